@@ -1,0 +1,1 @@
+"""The decisions: synchronous, total, without clock, storage, event loop or log."""

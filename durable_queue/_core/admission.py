@@ -1,0 +1,157 @@
+"""Enqueue: from checked drafts to stored records, whole or not at all (S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import attrs
+
+from durable_queue._core.graphs import dependencies_first
+from durable_queue._core.ordering import is_expired
+from durable_queue._core.plan import Decision, FindHolder, GetFacts, Plan
+from durable_queue._core.settlement import (
+    Blocked,
+    Fact,
+    Free,
+    end_blocked,
+    end_expired,
+    fact_of,
+    judge,
+    settle,
+)
+from durable_queue._json import JsonText
+from durable_queue.errors import TaskNotFoundError
+from durable_queue.events import TaskEnqueued
+from durable_queue.retry import RetryPolicy
+from durable_queue.tasks import DependencyFailurePolicy, StoredTask, TaskStatus
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Draft:
+    """A task that is about to be enqueued; everything that can be checked without the storage has been.
+
+    Attributes:
+        name: what other drafts of the same call may depend on it by.
+        depends_on: names of this call or ids of stored tasks.
+
+    The other attributes are those of `StoredTask`.
+    """
+
+    name: str
+    id: str
+    type: str
+    payload_text: JsonText
+    retry_policy: RetryPolicy
+    deduplication_key: str | None = None
+    idempotency_key: str | None = None
+    priority: int = 0
+    depends_on: tuple[str, ...] = ()
+    on_dependency_failure: DependencyFailurePolicy = DependencyFailurePolicy.CANCEL
+    group: str | None = None
+    next_attempt_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+def admit(
+    plan: Plan, drafts: Sequence[Draft], *, created_at: datetime, first_sequence: int
+) -> Decision[dict[str, str]]:
+    """Turn drafts into records: fold, look for rings, look up dependencies, judge (S13.13).
+
+    Args:
+        plan: takes the new records and the events.
+        drafts: in order of add; names are unique.
+        created_at: the created_at of all of them.
+        first_sequence: the sequence of the first; the others count on from it.
+
+    Returns:
+        The id that each name stands for: its own, or that of the task that holds its key.
+
+    Raises:
+        DependencyCycleError: the nodes depend on each other in a ring.
+        TaskNotFoundError: a dependency is neither a node nor stored.
+    """
+    id_of: dict[str, str] = {}
+    kept: dict[str, Draft] = {}
+    name_holding: dict[str, str] = {}
+    for draft in drafts:
+        holder = None
+        if draft.deduplication_key is not None:
+            first = name_holding.setdefault(draft.deduplication_key, draft.name)
+            holder = id_of.get(first) or (yield from find_holder(plan, draft.deduplication_key))
+        if holder is None:
+            kept[draft.name] = draft
+        id_of[draft.name] = holder or draft.id
+
+    name_of = {draft.id: name for name, draft in kept.items()}
+
+    def node(dependency: str) -> str:
+        # A folded node stands for the task it was folded onto, which may be another node of this call.
+        target = id_of.get(dependency, dependency)
+        return name_of.get(target, target)
+
+    order = dependencies_first(
+        {name: [node(dependency) for dependency in draft.depends_on] for name, draft in kept.items()}
+    )
+    outside = {
+        target
+        for draft in kept.values()
+        for dependency in draft.depends_on
+        if (target := id_of.get(dependency, dependency)) not in name_of
+    }
+    facts: dict[str, Fact] = (yield GetFacts(outside)) if outside else {}
+    for task_id in outside:
+        if facts[task_id].status is None:
+            raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored to depend on; nothing was enqueued")
+
+    position = {draft.name: index for index, draft in enumerate(drafts)}
+    for name in order:
+        record = _record(kept[name], id_of, created_at, first_sequence + position[name])
+        facts[record.id] = fact_of(record.id, _store(plan, record, facts))
+    return id_of
+
+
+def find_holder(plan: Plan, key: str) -> Decision[str | None]:
+    """Return the id of the active task that holds a deduplication key.
+
+    One that is past its `expires_at` holds it no longer: it is settled here, in the same step (S13.13).
+    """
+    holder: StoredTask | None = yield FindHolder(key)
+    if holder is None:
+        return None
+    if is_expired(holder, plan.now):
+        yield from settle(plan, [end_expired(plan, holder)])
+        return None
+    return holder.id
+
+
+def _record(draft: Draft, id_of: dict[str, str], created_at: datetime, sequence: int) -> StoredTask:
+    return StoredTask(
+        id=draft.id,
+        type=draft.type,
+        payload=draft.payload_text,
+        status=TaskStatus.WAITING if draft.depends_on else TaskStatus.PENDING,
+        retry_policy=draft.retry_policy,
+        created_at=created_at,
+        updated_at=created_at,
+        sequence=sequence,
+        next_attempt_at=draft.next_attempt_at,
+        deduplication_key=draft.deduplication_key,
+        idempotency_key=draft.idempotency_key,
+        priority=draft.priority,
+        depends_on=tuple(id_of.get(dependency, dependency) for dependency in draft.depends_on),
+        on_dependency_failure=draft.on_dependency_failure,
+        group=draft.group,
+        expires_at=draft.expires_at,
+    )
+
+
+def _store(plan: Plan, record: StoredTask, facts: dict[str, Fact]) -> StoredTask:
+    plan.events.append(TaskEnqueued(task_id=record.id, task_type=record.type, at=plan.now))
+    verdict = judge(record, facts) if record.depends_on else Free.RELEASE
+    if isinstance(verdict, Blocked):
+        return end_blocked(plan, record, verdict, new=True)
+    if verdict is Free.RELEASE and record.status is TaskStatus.WAITING:
+        record = attrs.evolve(record, status=TaskStatus.PENDING)
+    plan.put(record, new=True)
+    return record

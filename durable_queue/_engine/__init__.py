@@ -1,0 +1,1 @@
+"""The shell around the decisions: event loop, clock, storage calls, handlers, subscriptions."""

@@ -1,0 +1,145 @@
+"""Checks of what is enqueued, before anything is stored (S2.2)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+import attrs
+
+from durable_queue._core.admission import Draft
+from durable_queue._engine.registry import Registry
+from durable_queue._text import check_name
+from durable_queue.clock import LONGEST_WAIT, check_instant, later
+from durable_queue.retry import RetryPolicy
+from durable_queue.tasks import DependencyFailurePolicy
+
+PRIORITY_BOUND = 2**31
+
+
+class SharedOptions(TypedDict, total=False):
+    """The options of `enqueue` that also make sense for several tasks at once."""
+
+    retry_policy: RetryPolicy | None
+    priority: int
+    depends_on: Iterable[str]
+    on_dependency_failure: DependencyFailurePolicy
+    group: str | None
+    run_at: datetime | None
+    delay: timedelta | None
+    expires_at: datetime | None
+    expires_in: timedelta | None
+
+
+class EnqueueOptions(SharedOptions, total=False):
+    """Every option of `enqueue`."""
+
+    deduplication_key: str | None
+    idempotency_key: str | None
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A task on its way into one enqueue call, with its name there and its options."""
+
+    name: str
+    task: object = attrs.field(repr=False)
+    options: dict[str, Any] = attrs.field(factory=dict, repr=False)
+
+
+def make_draft(
+    node: Node,
+    *,
+    registry: Registry,
+    id_generator: Callable[[], str],
+    now: datetime,
+) -> Draft:
+    """Check a task and its options and turn them into a draft.
+
+    Raises:
+        UnknownTaskTypeError: its class is not registered.
+        PayloadError: it cannot be stored as JSON.
+        TypeError: an option has the wrong type.
+        ValueError: an option has an impossible value.
+    """
+    options = node.options
+    task_type = registry.of(node.task)
+    policy = options.get("retry_policy")
+    if policy is not None and not isinstance(policy, RetryPolicy):
+        raise TypeError("retry_policy must be a RetryPolicy")
+    on_failure = options.get("on_dependency_failure", DependencyFailurePolicy.CANCEL)
+    if not isinstance(on_failure, DependencyFailurePolicy):
+        raise TypeError("on_dependency_failure must be a DependencyFailurePolicy")
+    task_id = check_name(id_generator(), "the generated id")
+    if task_id.startswith("#"):
+        raise ValueError("ids must not start with '#'; it marks the automatic names of graph nodes")
+    return Draft(
+        name=node.name,
+        id=task_id,
+        type=task_type.name,
+        payload_text=task_type.codec.encode(node.task),
+        retry_policy=policy or task_type.retry_policy,
+        deduplication_key=_optional_name(options, "deduplication_key"),
+        idempotency_key=_optional_name(options, "idempotency_key"),
+        priority=_check_priority(options.get("priority", 0)),
+        depends_on=_check_dependencies(options.get("depends_on", ())),
+        on_dependency_failure=on_failure,
+        group=_optional_name(options, "group"),
+        next_attempt_at=_instant(options, "run_at", "delay", now, past_is_none=True),
+        expires_at=_instant(options, "expires_at", "expires_in", now, past_is_none=False),
+    )
+
+
+def new_id() -> str:
+    """Return a random id; ids are never used again, also not after a deletion (SQL-08)."""
+    return uuid.uuid4().hex
+
+
+def check_delay(value: object, what: str) -> timedelta:
+    """Check a duration: not negative, at most 365 days.
+
+    Raises:
+        TypeError: it is no timedelta.
+        ValueError: it is out of range.
+    """
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{what} must be a timedelta, not {type(value).__name__}")
+    if not timedelta(0) <= value <= LONGEST_WAIT:
+        raise ValueError(f"{what} must be between 0 and 365 days")
+    return value
+
+
+def _optional_name(options: dict[str, Any], name: str) -> str | None:
+    value = options.get(name)
+    return None if value is None else check_name(value, name)
+
+
+def _check_priority(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"priority must be an int, not {type(value).__name__}")
+    if not -PRIORITY_BOUND <= value < PRIORITY_BOUND:
+        raise ValueError("priority must fit a signed 32-bit integer")
+    return value
+
+
+def _check_dependencies(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError("depends_on must be a list of task ids or node names")
+    return tuple(dict.fromkeys(check_name(item, "a dependency") for item in value))
+
+
+def _instant(
+    options: dict[str, Any], absolute: str, relative: str, now: datetime, *, past_is_none: bool
+) -> datetime | None:
+    instant, span = options.get(absolute), options.get(relative)
+    if instant is not None and span is not None:
+        raise ValueError(f"give {absolute} or {relative}, not both")
+    if span is not None:
+        result = later(now, check_delay(span, relative))
+    elif instant is not None:
+        result = check_instant(instant, absolute)
+    else:
+        return None
+    return None if past_is_none and result <= now else result

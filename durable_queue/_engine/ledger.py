@@ -1,0 +1,410 @@
+"""The serialised steps of a queue: decide, write once, then tell (S2.7, S10, S13.3).
+
+Everything that changes the storage goes through here, one step at a time. While a step's write is under way, finished
+handlers and public calls collect; the next step takes them together. So the batch grows with the load, and a lone task
+pays no waiting time. The steps run in a task of the ledger's own: a caller that is cancelled stops waiting and nothing
+else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from durable_queue._core.plan import Decision, Plan
+from durable_queue._engine.faults import Faults
+from durable_queue._engine.view import StorageReadError, drive
+from durable_queue._engine.watch import Watch
+from durable_queue.clock import QueueClock
+from durable_queue.errors import QueueStateError
+from durable_queue.storage import QueueStorage
+
+T = TypeVar("T")
+
+CALLS_PER_STEP = 256
+"""How many public calls share one write at most."""
+
+JOINT_FAILURES = 3
+"""After how many failures a joint write of the worker is tried task by task (S13.3)."""
+
+
+class Unit(Protocol):
+    """Work of the worker that is decided and written as one."""
+
+    async def decide(self, plan: Plan) -> None:
+        """Fill the plan; the same outcomes give the same records however often it is called."""
+
+    def written(self, plan: Plan) -> None:
+        """Carry on: what was decided is stored."""
+
+    def returned(self) -> None:
+        """Take the work back: it could not be decided, and will be tried as part of a later unit."""
+
+    def set_aside(self) -> None:
+        """Try again later and alone; other work goes on (S13.3)."""
+
+    def split(self) -> list[Unit]:
+        """Return the same work in its smallest independent pieces."""
+
+
+class Worker(Protocol):
+    """The worker's side of a step."""
+
+    def has_work(self) -> bool:
+        """Whether a unit is due now."""
+
+    def next_unit(self, now: datetime, *, joint: bool) -> Unit:
+        """Return the work that is due; the smallest piece unless `joint`."""
+
+    def observe(self, plan: Plan) -> None:
+        """See what has just been written, by whomever."""
+
+    async def before_idle(self) -> None:
+        """Read what is needed to know when to wake up."""
+
+
+class Call(Generic[T]):
+    """A public call on its way through a step."""
+
+    def __init__(
+        self,
+        decide: Callable[[Plan], Decision[T]],
+        *,
+        needs_consumer: bool,
+        on_written: Callable[[T], object] | None,
+    ) -> None:
+        self.decide = decide
+        self.needs_consumer = needs_consumer
+        self.on_written = on_written
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.plan: Plan | None = None
+        self.answer: T | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Give the caller an error, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def succeed(self) -> None:
+        """Carry on after the write, and give the caller the answer if it still waits."""
+        if self.on_written is not None:
+            self.on_written(self.answer)  # type: ignore[arg-type]  # None is the answer where T is None
+        if not self.future.done():
+            self.future.set_result(self.answer)  # type: ignore[arg-type]  # None is the answer where T is None
+
+
+class Ledger:
+    """Runs the steps of one queue.
+
+    Args:
+        storage: where they are written.
+        clock: what time they are decided at.
+        faults: where failures of the storage are reported.
+        watch: told whenever something may have changed for somebody who waits.
+        publish: announces the events of a plan and whatever hangs on it, after its write.
+    """
+
+    def __init__(
+        self,
+        storage: QueueStorage,
+        clock: QueueClock,
+        faults: Faults,
+        watch: Watch,
+        publish: Callable[[Plan], None],
+    ) -> None:
+        self.has_consumer = False
+        self.context = contextvars.copy_context()
+        self._storage = storage
+        self._clock = clock
+        self._faults = faults
+        self._watch = watch
+        self._publish = publish
+        self._worker: Worker | None = None
+        self._calls: deque[Call[Any]] = deque()
+        self._exclusive: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+
+    def attach(self, worker: Worker) -> None:
+        """Let a worker take part in the steps."""
+        self._worker = worker
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is under way or due."""
+        return self._pump is None
+
+    async def call(
+        self,
+        decide: Callable[[Plan], Decision[T]],
+        *,
+        needs_consumer: bool = False,
+        on_written: Callable[[T], object] | None = None,
+    ) -> T:
+        """Take part in a step.
+
+        Args:
+            decide: makes the decision; may be asked again when a joint write failed.
+            needs_consumer: whether an idle queue has to hold the consumer claim meanwhile (S13.6).
+            on_written: called with the answer after the write, also when the caller no longer waits.
+
+        Returns:
+            What the decision returned, once its changes are stored and its events are delivered.
+
+        Raises:
+            Exception: what the decision, or the storage, raised; nothing is stored then, as far as is known.
+        """
+        call = Call(decide, needs_consumer=needs_consumer, on_written=on_written)
+        self._calls.append(call)
+        self.kick()
+        return await call.future
+
+    async def exclusive(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Run an action between two steps."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._exclusive.append((action, future))
+        self.kick()
+        return await future
+
+    def kick(self) -> None:
+        """See to it that what is due gets a step."""
+        if self._pump is None:
+            # A context of its own: handlers are started from it and must not inherit that of a random caller.
+            self._pump = asyncio.get_running_loop().create_task(
+                self._run(), name="durable_queue ledger", context=self.context.copy()
+            )
+
+    def abandon(self) -> None:
+        """Give up the step under way, because its write does not come through (S13.4)."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                if self._exclusive:
+                    await self._run_exclusive(*self._exclusive.popleft())
+                elif self._calls or (self._worker is not None and self._worker.has_work()):
+                    await self._step(self._take_calls())
+                    self._watch.notify()
+                elif self._worker is not None:
+                    await self._worker.before_idle()
+                    if not (self._exclusive or self._calls or self._worker.has_work()):
+                        return
+                else:
+                    return
+        finally:
+            if self._pump is asyncio.current_task():
+                self._pump = None
+            self._watch.notify()
+
+    async def _run_exclusive(
+        self, action: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]
+    ) -> None:
+        try:
+            answer = await action()
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(answer)
+
+    def _take_calls(self) -> list[Call[Any]]:
+        taken: list[Call[Any]] = []
+        while self._calls and len(taken) < CALLS_PER_STEP:
+            call = self._calls.popleft()
+            # A caller that was cancelled before its turn came has stored nothing.
+            if not call.future.done():
+                taken.append(call)
+        return taken
+
+    async def _step(self, calls: list[Call[Any]]) -> None:
+        borrowed = False
+        try:
+            if not self.has_consumer and any(call.needs_consumer for call in calls):
+                borrowed = await self._borrow_consumer(calls)
+            if self._storage.atomic:
+                await self._joint_step(calls)
+            else:
+                await self._single_steps(calls)
+        finally:
+            if borrowed:
+                self.has_consumer = False
+                await self._storage.release_consumer()
+            for call in calls:
+                # Only a step that was abandoned leaves a caller without an answer.
+                call.fail(QueueStateError("the queue was stopped while the storage did not answer"))
+
+    async def _borrow_consumer(self, calls: list[Call[Any]]) -> bool:
+        try:
+            await self._storage.acquire_consumer()
+        except Exception as error:  # noqa: BLE001 - handed to the callers
+            for call in calls:
+                if call.needs_consumer:
+                    call.fail(error)
+            return False
+        self.has_consumer = True
+        return True
+
+    async def _joint_step(self, calls: list[Call[Any]]) -> None:
+        now = self._clock.now()
+        worker_plan = Plan(now)
+        unit = await self._decide_unit(worker_plan, joint=True)
+        if unit is None:
+            worker_plan = Plan(now)
+        calls_plan = Plan(now, worker_plan)
+        decided = []
+        for call in calls:
+            if not call.future.done() and await self._decide_call(call, Plan(now, calls_plan)):
+                assert call.plan is not None
+                calls_plan.merge(call.plan)
+                decided.append(call)
+        everything = Plan(now)
+        everything.merge(worker_plan)
+        everything.merge(calls_plan)
+        try:
+            await self._write(everything)
+        except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+            if unit is not None and worker_plan.records:
+                self._faults.report("apply", error)
+                await self._persist(unit, worker_plan)
+                unit = None
+            elif len(decided) == 1:
+                decided.pop().fail(error)
+            if unit is not None:
+                self._finish_unit(unit, worker_plan)
+            for call in decided:
+                await self._decide_again(call)
+            return
+        if unit is not None:
+            self._finish_unit(unit, worker_plan)
+        for call in decided:
+            self._finish_call(call)
+
+    async def _single_steps(self, calls: list[Call[Any]]) -> None:
+        """Write piece by piece: the storage cannot keep a joint write whole."""
+        if self._worker is not None and self._worker.has_work():
+            plan = Plan(self._clock.now())
+            unit = await self._decide_unit(plan, joint=False)
+            if unit is not None:
+                try:
+                    await self._write(plan)
+                except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+                    self._faults.report("apply", error)
+                    await self._persist(unit, plan)
+                else:
+                    self._finish_unit(unit, plan)
+        for call in calls:
+            if not call.future.done():
+                await self._alone(call)
+
+    async def _decide_unit(self, plan: Plan, *, joint: bool) -> Unit | None:
+        if self._worker is None or not self._worker.has_work():
+            return None
+        unit = self._worker.next_unit(plan.now, joint=joint)
+        try:
+            await unit.decide(plan)
+        except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises or answers
+            unit.returned()
+            self._faults.back_off(error)
+            return None
+        return unit
+
+    async def _decide_call(self, call: Call[Any], plan: Plan) -> bool:
+        try:
+            call.answer = await drive(call.decide(plan), plan, self._storage)
+        except StorageReadError as error:
+            call.fail(error.error)
+            return False
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            call.fail(error)
+            return False
+        call.plan = plan
+        return True
+
+    async def _alone(self, call: Call[Any]) -> None:
+        plan = Plan(self._clock.now())
+        if not await self._decide_call(call, plan):
+            return
+        try:
+            await self._write(plan)
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            call.fail(error)
+        else:
+            self._finish_call(call)
+
+    async def _decide_again(self, call: Call[Any]) -> None:
+        """Bring a call through whose joint write failed: it may have been written all the same (S13.3)."""
+        plan = call.plan
+        assert plan is not None
+        try:
+            stored = await self._storage.get_many(list(plan.records)) if plan.records else {}
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            call.fail(error)
+            return
+        if all(stored.get(task_id) == task for task_id, task in plan.records.items()):
+            self._finish_call(call)
+        else:
+            await self._alone(call)
+
+    async def _persist(self, unit: Unit, plan: Plan) -> None:
+        """Write the worker's part for as long as it takes; nothing overtakes it meanwhile (S10.3)."""
+        failures = 1
+        while True:
+            await self._faults.wait()
+            if failures < JOINT_FAILURES:
+                if await self._try_unit(unit, plan):
+                    return
+                failures += 1
+                continue
+            pieces = unit.split()
+            left = []
+            for piece in pieces:
+                piece_plan = Plan(plan.now)
+                try:
+                    await piece.decide(piece_plan)
+                except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises
+                    self._faults.report("read", error)
+                    left.append(piece)
+                    continue
+                if not await self._try_unit(piece, piece_plan):
+                    left.append(piece)
+            if len(left) < len(pieces) or not left:
+                for piece in left:
+                    piece.set_aside()
+                return
+            failures = 0
+
+    async def _try_unit(self, unit: Unit, plan: Plan) -> bool:
+        try:
+            await self._write(plan)
+        except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+            self._faults.report("apply", error)
+            return False
+        self._finish_unit(unit, plan)
+        return True
+
+    async def _write(self, plan: Plan) -> None:
+        changes = plan.changes()
+        if changes:
+            await self._storage.apply(changes)
+
+    def _finish_unit(self, unit: Unit, plan: Plan) -> None:
+        self._faults.clear()
+        self._conclude(plan)
+        unit.written(plan)
+
+    def _finish_call(self, call: Call[Any]) -> None:
+        assert call.plan is not None
+        self._conclude(call.plan)
+        call.succeed()
+
+    def _conclude(self, plan: Plan) -> None:
+        if self._worker is not None:
+            self._worker.observe(plan)
+        self._publish(plan)

@@ -1,0 +1,168 @@
+"""Answers to the reads of a decision: the storage, overlaid with what the plan has changed (S13.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from itertools import islice
+from typing import Any, TypeVar
+
+from durable_queue._core.ordering import is_eligible, is_expired, order_key, ready_key
+from durable_queue._core.plan import (
+    Breathe,
+    Decision,
+    FindHolder,
+    GetDependents,
+    GetExpired,
+    GetFacts,
+    GetGroup,
+    GetJudgeable,
+    GetMaxSequence,
+    GetPage,
+    GetReady,
+    GetTasks,
+    GetWaitingDependents,
+    Plan,
+    Request,
+)
+from durable_queue._core.settlement import Fact, fact_of
+from durable_queue.storage import QueueStorage
+from durable_queue.tasks import StoredTask, TaskStatus
+
+T = TypeVar("T")
+
+FACTS_AT_A_TIME = 500
+"""How many whole records are held at once while the facts of a wide join are read."""
+
+
+class StorageReadError(Exception):
+    """A read failed; carries what the storage was doing. Never leaves the engine."""
+
+    def __init__(self, operation: str, error: Exception) -> None:
+        super().__init__(operation)
+        self.operation = operation
+        self.error = error
+
+
+async def drive(decision: Decision[T], plan: Plan, storage: QueueStorage) -> T:
+    """Run a decision to its end, answering its reads.
+
+    Raises:
+        StorageReadError: a read failed and the decision did not handle it.
+    """
+    answer: Any = None
+    failed: StorageReadError | None = None
+    while True:
+        try:
+            request = decision.send(answer) if failed is None else decision.throw(failed.error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except Exception as error:
+            if failed is not None and error is failed.error:
+                raise failed from error
+            raise
+        failed = None
+        try:
+            answer = await _answer(request, plan, storage)
+        except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+            failed = StorageReadError(type(request).__name__, error)
+
+
+async def _answer(request: Request, plan: Plan, storage: QueueStorage) -> Any:
+    match request:
+        case GetTasks(ids):
+            return await _get_tasks(ids, plan, storage)
+        case GetFacts(ids):
+            return await _get_facts(ids, plan, storage)
+        case GetReady(limit, without):
+            return await _get_ready(limit, without, plan, storage)
+        case GetJudgeable(ids):
+            return _waiting_dependents(await storage.get_judgeable(ids), ids, plan)
+        case GetWaitingDependents(ids):
+            return _waiting_dependents(await storage.get_waiting_dependents_of(ids), ids, plan)
+        case FindHolder(key):
+            return await _find_holder(key, plan, storage)
+        case GetDependents(task_id):
+            found = _overlaid(await storage.get_dependents(task_id), plan)
+            found.update({task.id: task for task in plan.changed() if task_id in task.depends_on})
+            return sorted(found.values(), key=order_key)
+        case GetGroup(group, status):
+            stored = await storage.get_by_group(group, status=status)
+            members = _overlaid(stored, plan)
+            members.update({task.id: task for task in plan.changed() if task.group == group})
+            return sorted((t for t in members.values() if status in (None, t.status)), key=order_key)
+        case GetPage(status, limit, after):
+            page = await storage.get_by_status(status, limit=limit, after=after)
+            return [task for task in page if not plan.knows(task.id)]
+        case GetExpired(limit):
+            overdue = _overlaid(await storage.get_expired(plan.now, limit), plan)
+            return [task for task in overdue.values() if is_expired(task, plan.now)]
+        case GetMaxSequence():
+            return await storage.get_max_sequence()
+        case Breathe():
+            await asyncio.sleep(0)
+            return None
+
+
+def _overlaid(stored: Collection[StoredTask], plan: Plan) -> dict[str, StoredTask]:
+    """Replace each stored record by the plan's form of it; leave out what the plan deletes."""
+    current = {task.id: plan.find(task.id) if plan.knows(task.id) else task for task in stored}
+    return {task_id: task for task_id, task in current.items() if task is not None}
+
+
+async def _get_tasks(ids: Collection[str], plan: Plan, storage: QueueStorage) -> dict[str, StoredTask]:
+    stored: dict[str, StoredTask] = {}
+    unknown = [task_id for task_id in ids if not plan.knows(task_id)]
+    if len(unknown) == 1:
+        task = await storage.get(unknown[0])
+        if task is not None:
+            stored[task.id] = task
+    elif unknown:
+        stored = await storage.get_many(unknown)
+    for task_id in ids:
+        planned = plan.find(task_id)
+        if planned is not None:
+            stored[task_id] = planned
+    return stored
+
+
+async def _get_facts(ids: Collection[str], plan: Plan, storage: QueueStorage) -> dict[str, Fact]:
+    facts = {task_id: fact_of(task_id, plan.find(task_id)) for task_id in ids if plan.knows(task_id)}
+    unknown = iter([task_id for task_id in ids if task_id not in facts])
+    while batch := list(islice(unknown, FACTS_AT_A_TIME)):
+        stored = await storage.get_many(batch)
+        facts.update({task_id: fact_of(task_id, stored.get(task_id)) for task_id in batch})
+    return facts
+
+
+async def _get_ready(
+    limit: int, without: Collection[str], plan: Plan, storage: QueueStorage
+) -> list[StoredTask]:
+    # Records that the plan has changed may stand at the head of the storage's answer: ask for as many more.
+    changed = [task for task in plan.changed() if is_eligible(task, plan.now)]
+    hidden = sum(1 for task in plan.changed() if task.status is not TaskStatus.WAITING)
+    stored = await storage.get_ready(plan.now, limit + hidden + len(without))
+    heads = [task for task in stored if not plan.knows(task.id) and task.id not in without]
+    heads.extend(task for task in changed if task.id not in without)
+    return sorted(heads, key=ready_key)[:limit]
+
+
+def _waiting_dependents(
+    stored: Collection[StoredTask], ids: Collection[str], plan: Plan
+) -> list[StoredTask]:
+    wanted = frozenset(ids)
+    found = _overlaid(stored, plan)
+    for task in plan.changed():
+        if task.status is TaskStatus.WAITING and not wanted.isdisjoint(task.depends_on):
+            found[task.id] = task
+    return [task for task in found.values() if task.status is TaskStatus.WAITING]
+
+
+async def _find_holder(key: str, plan: Plan, storage: QueueStorage) -> StoredTask | None:
+    for task in plan.changed():
+        if task.deduplication_key == key and not task.status.is_terminal:
+            return task
+    stored = await storage.find_active_by_deduplication_key(key)
+    # One that the plan has changed is either in the answer above or holds the key no longer.
+    return None if stored is None or plan.knows(stored.id) else stored

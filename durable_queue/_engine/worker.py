@@ -1,0 +1,360 @@
+"""The worker: slots, claims, outcomes (S3, S5). It decides through the core and writes through the ledger."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from durable_queue._core.plan import Plan
+from durable_queue._core.work import Ended, judge_inserted, put_claim, work
+from durable_queue._engine.agenda import Agenda
+from durable_queue._engine.attempt import Attempt, failed_outcome
+from durable_queue._engine.faults import Faults
+from durable_queue._engine.ledger import Unit
+from durable_queue._engine.registry import Registry
+from durable_queue._engine.threads import HandlerThreads
+from durable_queue._engine.view import drive
+from durable_queue.clock import QueueClock, TimerHandle
+from durable_queue.errors import CorruptRecordError, HandOffExpiredError
+from durable_queue.outcomes import Outcome, PutBack
+from durable_queue.storage import QueueStorage
+from durable_queue.tasks import StoredTask, TaskStatus
+
+OUTCOMES_PER_STEP = 256
+"""How many outcomes share one write at most."""
+
+
+class SlotWorker:
+    """Runs handlers in a bounded number of slots.
+
+    Attributes:
+        attempts: the claimed tasks by id, from the claim's write to the outcome's.
+        claiming: whether it may claim; false while paused or stopping.
+        put_back: ids of the attempts that a stop has taken back so far.
+    """
+
+    def __init__(
+        self,
+        queue: object,
+        storage: QueueStorage,
+        clock: QueueClock,
+        registry: Registry,
+        faults: Faults,
+        *,
+        slots: int,
+        random_fraction: Callable[[], float],
+        wake: Callable[[], object],
+        ended: Callable[[], object],
+    ) -> None:
+        self.attempts: dict[str, Attempt] = {}
+        self.claiming = False
+        self.working = False
+        self.put_back: list[str] = []
+        self.agenda = Agenda(clock, storage, wake)
+        self.storage = storage
+        self.clock = clock
+        self.registry = registry
+        self.random_fraction = random_fraction
+        self._queue = queue
+        self._faults = faults
+        self._slots = slots
+        self._wake = wake
+        self._on_ended = ended
+        self._threads = HandlerThreads()
+        self._ended: deque[Attempt] = deque()
+        self._inserted: list[str] = []
+        self._reported_unreadable: set[str | None] = set()
+        # Work whose own write keeps failing while that of others succeeds; each piece holds its slot (S13.3).
+        self._aside: list[WorkUnit] = []
+        self._aside_due = False
+        self._aside_timer: TimerHandle | None = None
+
+    def begin(self, *, claiming: bool) -> None:
+        """Start working."""
+        self.working = True
+        self.claiming = claiming
+        self.put_back.clear()
+        self.agenda.begin()
+
+    def end(self) -> None:
+        """Stop working; what is not written is recovered at the next start."""
+        self.working = self.claiming = False
+        self.agenda.end()
+        self._faults.reset()
+        self._ended.clear()
+        self._aside.clear()
+        self._aside_due = False
+        if self._aside_timer is not None:
+            self._aside_timer.cancel()
+            self._aside_timer = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no attempt is under way or unwritten and nothing is known to be ready."""
+        return not (self.attempts or self._ended or self._aside or self.agenda.claims) and (
+            not self._faults.is_backing_off
+        )
+
+    @property
+    def running(self) -> list[Attempt]:
+        """The attempts whose handlers have not ended."""
+        return [attempt for attempt in self.attempts.values() if attempt.is_running]
+
+    def free_slots(self, being_freed: int = 0) -> int:
+        """Return how many tasks may be claimed.
+
+        Args:
+            being_freed: how many slots the step under way gives back.
+        """
+        return self._slots - len(self.attempts) - len(self.claims_aside()) + being_freed
+
+    def claims_aside(self) -> list[str]:
+        """Return the ids of the claims whose own write keeps failing."""
+        return [task.id for unit in self._aside for task in unit.claimed]
+
+    def has_work(self) -> bool:
+        """Whether a unit is due now."""
+        if not self.working or self._faults.is_backing_off:
+            return False
+        agenda = self.agenda
+        return bool(
+            self._ended
+            or self._aside_due
+            or self._inserted
+            or agenda.elsewhere
+            or agenda.expiries
+            or agenda.has_late
+            or (agenda.claims and self.claiming and self.free_slots() > 0)
+        )
+
+    def next_unit(self, now: datetime, *, joint: bool) -> Unit:
+        """Return the work that is due; the smallest piece of it unless `joint`."""
+        if self._aside_due:
+            self._aside_due = False
+            aside, self._aside = self._aside, []
+            unit = aside.pop(0)
+            self._aside = aside
+            if aside:
+                self._aside_due = True
+            return unit
+        most = OUTCOMES_PER_STEP if joint else 1
+        attempts = [self._ended.popleft() for _ in range(min(most, len(self._ended)))]
+        ends = [
+            Ended(
+                task=attempt.task,
+                outcome=attempt.final_outcome(),
+                at=now,
+                fraction=self.random_fraction(),
+            )
+            for attempt in attempts
+        ]
+        # A storage that is not atomic gets an outcome, a cascade or a claim at a time.
+        free = self.free_slots(len(ends)) if self.claiming else 0
+        if not joint:
+            free = 0 if ends or self.agenda.expiries else min(free, 1)
+        return WorkUnit(self, attempts, ends, free_slots=max(0, free), chores=True)
+
+    def observe(self, plan: Plan) -> None:
+        """See what has been written: keep the records of running attempts current, and the agenda."""
+        for task_id, task in plan.records.items():
+            attempt = self.attempts.get(task_id)
+            if attempt is not None and task is not None and task.status is TaskStatus.RUNNING:
+                attempt.task = task
+        if self.working:
+            self.agenda.observe(plan)
+
+    async def before_idle(self) -> None:
+        """Report what could not be read, learn when to wake up, and arm the timers."""
+        if not self.working or self._faults.is_backing_off:
+            return
+        try:
+            await self.report_unreadable()
+            await self.agenda.learn()
+        except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+            self._faults.back_off(error)
+            return
+        if self.working:
+            if not self._aside:
+                # What is set aside looks ready to the storage; its own timer sees to it.
+                self.agenda.look()
+            self.agenda.arm(claims=self.claiming and self.free_slots() > 0)
+
+    async def report_unreadable(self) -> list[CorruptRecordError]:
+        """Report each record that cannot be read, once (S7.3); return what queries have met since the last time."""
+        met = await self.storage.take_unreadable()
+        for error in met:
+            if error.task_id not in self._reported_unreadable:
+                self._reported_unreadable.add(error.task_id)
+                self._faults.announce("read a record", error)
+        return met
+
+    def start(self, task: StoredTask) -> None:
+        """Call the handler of a task whose claim is written."""
+        self.attempts[task.id] = Attempt(
+            self._queue,
+            task,
+            self.registry.named(task.type),
+            clock=self.clock,
+            threads=self._threads,
+            read_results=lambda: self._read_results(task),
+            on_end=self._attempt_ended,
+        )
+
+    def release(self, attempt: Attempt) -> None:
+        """Give the slot of an attempt back, its outcome being written or given up."""
+        if self.attempts.get(attempt.task.id) is attempt:
+            del self.attempts[attempt.task.id]
+
+    def take_back(self, attempts: Sequence[Attempt]) -> None:
+        """Queue outcomes again that could not be decided."""
+        self._ended.extendleft(reversed(attempts))
+
+    def keep_inserted(self, ids: Sequence[str]) -> None:
+        """Remember waiting tasks that others have inserted until they are judged."""
+        self._inserted.extend(ids)
+
+    def take_inserted(self) -> list[str]:
+        """Return, and forget, waiting tasks that others have inserted."""
+        ids, self._inserted = self._inserted, []
+        return ids
+
+    def put_aside(self, unit: WorkUnit) -> None:
+        """Try a unit again on its own after the delay."""
+        self._aside.append(unit)
+        if self._aside_timer is None:
+            self._aside_timer = self.clock.call_later(self._faults.delay, self._aside_is_due)
+
+    def late_outcome(self, task: StoredTask) -> Outcome:
+        """Make the outcome of a hand-off whose deadline is over (S9.4)."""
+        error = HandOffExpiredError(f"no report had come by {task.hand_off_deadline}")
+        return failed_outcome(task, self.registry.named(task.type), error, at=self.clock.now())
+
+    async def _read_results(self, task: StoredTask) -> dict[str, Any]:
+        stored = await self.storage.get_many(task.depends_on) if task.depends_on else {}
+        return {
+            task_id: stored[task_id].result
+            for task_id in task.depends_on
+            if task_id in stored and stored[task_id].status is TaskStatus.COMPLETED
+        }
+
+    def _attempt_ended(self, attempt: Attempt) -> None:
+        if self.attempts.get(attempt.task.id) is not attempt:
+            # Stop has given it up: its outcome comes too late and is dropped (S13.4).
+            self._on_ended()
+            return
+        if attempt.outcome is None:
+            # The program is being torn down; the task is recovered at the next start (S13.5).
+            self.release(attempt)
+        else:
+            self._ended.append(attempt)
+        self._on_ended()
+
+    def _aside_is_due(self) -> None:
+        self._aside_timer = None
+        self._aside_due = bool(self._aside)
+        self._wake()
+
+
+class WorkUnit:
+    """One unit of the worker: outcomes, chores (expiries, deadlines, judgements) and claims."""
+
+    def __init__(
+        self,
+        worker: SlotWorker,
+        attempts: Sequence[Attempt],
+        ends: Sequence[Ended],
+        *,
+        free_slots: int = 0,
+        chores: bool = False,
+        claimed: Sequence[StoredTask] = (),
+    ) -> None:
+        self.claimed = list(claimed)
+        self._worker = worker
+        self._attempts = attempts
+        self._ends = ends
+        self._free_slots = free_slots
+        self._chores = chores
+        self._inserted: list[str] = []
+        self._late: list[str] = []
+        self._asked_for_claims = False
+        self._repeats_claims = bool(claimed)
+
+    async def decide(self, plan: Plan) -> None:
+        """Fill the plan."""
+        worker, agenda = self._worker, self._worker.agenda
+        if self._repeats_claims:
+            # The claim may have been written: the same record again, and no look at what else is ready.
+            for task in self.claimed:
+                put_claim(plan, task)
+            return
+        if self._chores:
+            await self._look_elsewhere()
+            self._inserted = worker.take_inserted()
+            self._late = agenda.take_late()
+            if self._inserted:
+                await drive(judge_inserted(plan, self._inserted), plan, worker.storage)
+        self._asked_for_claims = self._free_slots > 0 and agenda.claims
+        self.claimed = await drive(
+            work(
+                plan,
+                self._ends,
+                expire=self._chores and agenda.expiries,
+                late_hand_offs=self._late,
+                late_outcome=worker.late_outcome,
+                free_slots=self._free_slots if self._asked_for_claims else 0,
+                without=worker.claims_aside(),
+            ),
+            plan,
+            worker.storage,
+        )
+        if self._chores and agenda.expiries:
+            agenda.looked_for_expired(plan)
+        if self._asked_for_claims and not self.claimed:
+            agenda.found_nothing(plan.now)
+
+    async def _look_elsewhere(self) -> None:
+        agenda = self._worker.agenda
+        if agenda.elsewhere:
+            inserted = await self._worker.storage.changes_elsewhere()
+            agenda.elsewhere = False
+            if inserted is not None:
+                self._worker.keep_inserted(inserted)
+                agenda.begin()
+
+    def written(self, plan: Plan) -> None:
+        """Free the slots of the written outcomes and call the handlers of the written claims."""
+        for attempt in self._attempts:
+            self._worker.release(attempt)
+            if isinstance(attempt.outcome, PutBack):
+                self._worker.put_back.append(attempt.task.id)
+            attempt.answer_early_report()
+        for task in self.claimed:
+            self._worker.start(task)
+        if self._asked_for_claims and self.claimed:
+            # The storage may have answered with fewer than there are.
+            self._worker.agenda.claims = True
+
+    def returned(self) -> None:
+        """Take the work back."""
+        self._worker.take_back(self._attempts)
+        self._worker.keep_inserted(self._inserted)
+        self._worker.agenda.keep_late(self._late)
+        self.claimed = []
+
+    def set_aside(self) -> None:
+        """Try again later and alone."""
+        self._worker.put_aside(self)
+
+    def split(self) -> list[Unit]:
+        """Return one unit for each outcome and each claim; chores are found again."""
+        ends = [
+            WorkUnit(self._worker, [attempt], [end])
+            for attempt, end in zip(self._attempts, self._ends, strict=True)
+        ]
+        claims = [WorkUnit(self._worker, [], [], claimed=[task]) for task in self.claimed]
+        self._worker.keep_inserted(self._inserted)
+        self._worker.agenda.keep_late(self._late)
+        self._worker.agenda.expiries = True
+        return [*ends, *claims]
