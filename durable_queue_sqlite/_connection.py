@@ -1,0 +1,171 @@
+"""The way into the connection's thread and back: open, one hop per operation, close.
+
+An await of aiosqlite costs a hop between threads whatever it carries, and a caller that is cancelled between two of
+them would leave a transaction open. So an operation is one callable that runs whole in the thread, and it runs to its
+end even when nobody waits for it any more (S2.7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from threading import Thread
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+import aiosqlite
+
+from durable_queue.errors import StorageError
+from durable_queue_sqlite import _opening
+from durable_queue_sqlite._session import Job, Session
+
+_Result = TypeVar("_Result")
+
+
+class Link:
+    """One aiosqlite connection, bound to the process and the event loop that opened it.
+
+    Args:
+        path: the resolved path.
+        synchronous: ``FULL`` or ``NORMAL``.
+    """
+
+    def __init__(self, path: str, synchronous: str) -> None:
+        self.path = path
+        self._session = Session(path, synchronous)
+        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._closing: asyncio.Task[None] | None = None
+        self._connection = _connection_in_daemon_thread(self._session)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that opened it."""
+        return self._pid != os.getpid()
+
+    async def open(self) -> None:
+        """Open the database; when that fails, no thread and no descriptor is left."""
+        if self.path in _inherited_paths:
+            raise StorageError(
+                f"{self.path}: the file was open in the process that this one was forked from, and SQLite cannot be "
+                "used across a fork; start this process by spawn, or fork before opening"
+            )
+        # This step opens nothing yet, so that its cancellation has nothing to clean up.
+        await self._connection
+        _links.add(self)
+        try:
+            await self._run(Job("open", Session.open))
+        except BaseException:
+            await asyncio.shield(self._start_closing())
+            raise
+
+    async def run(self, name: str, operation: Callable[[Session], _Result]) -> _Result:
+        """Run an operation in the connection's thread.
+
+        Raises:
+            StorageError: the storage cannot be used from here, or the database has refused.
+        """
+        self.check_usable()
+        return await self._run(Job(name, operation))
+
+    async def close(self) -> None:
+        """Bring the file up to date, close it and end the thread; a no-op when it is closed."""
+        if self.is_inherited:
+            return
+        if self._loop.is_running() and self._loop is not asyncio.get_running_loop():
+            raise StorageError(f"{self.path}: close the storage in the event loop that opened it")
+        if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
+            self._start_closing()
+        await asyncio.shield(cast("asyncio.Task[None]", self._closing))
+
+    def check_usable(self) -> None:
+        """Raise StorageError where this connection cannot be used: closed, another process, another event loop."""
+        if self.is_inherited:
+            raise StorageError(
+                f"{self.path}: the storage was opened in another process, the one that this was forked from; "
+                "open one in a process of its own"
+            )
+        if self._closing is not None:
+            raise StorageError(f"{self.path}: the storage is closed")
+        if self._loop is not asyncio.get_running_loop():
+            raise StorageError(
+                f"{self.path}: the storage was opened in another event loop; close it there before it is used here"
+            )
+        if not self._is_alive:
+            raise StorageError(f"{self.path}: the connection's thread has ended; close and open the storage")
+
+    @property
+    def _is_alive(self) -> bool:
+        thread = self._session.thread
+        return thread is not None and thread.is_alive()
+
+    async def _run(self, job: Job[_Result]) -> _Result:
+        await asyncio.shield(asyncio.create_task(self._carry(job)))
+        return job.outcome()
+
+    async def _carry(self, job: Job[Any]) -> None:
+        """Hand a job to the thread and wait for it, through any cancellation: a loop that ends cancels everything."""
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                # Not SQL: the session takes the job under this name, see `Session.executescript`.
+                await self._connection.executescript(cast(Any, job))
+                break
+            except asyncio.CancelledError as error:
+                # The job is in the thread's queue all the same; what comes after it has seen its end.
+                cancelled = error
+                job = Job("wait", _nothing)
+        if cancelled is not None:
+            raise cancelled
+
+    def _start_closing(self) -> asyncio.Task[None]:
+        self._closing = asyncio.create_task(self._shut())
+        return self._closing
+
+    async def _shut(self) -> None:
+        try:
+            if self._is_alive:
+                await self._carry(Job("close", Session.close))
+        finally:
+            _links.discard(self)
+            self._connection.stop()
+            thread = self._session.thread
+            if thread is not None:
+                thread.join()
+            self._session.close()
+
+
+def _connection_in_daemon_thread(session: Session) -> aiosqlite.Connection:
+    # aiosqlite's thread would keep a program alive that forgets to close the storage. A thread takes after the one
+    # that makes it, so a daemon makes this one.
+    made: list[aiosqlite.Connection] = []
+
+    def make() -> None:
+        made.append(aiosqlite.Connection(cast(Any, session.enter), iter_chunk_size=64))
+
+    maker = Thread(target=make, daemon=True)
+    maker.start()
+    maker.join()
+    return made[0]
+
+
+def _nothing(_: Session) -> None:
+    pass
+
+
+_links: WeakSet[Link] = WeakSet()
+_inherited: list[Link] = []
+_inherited_paths: set[str] = set()
+
+
+def _after_fork_in_child() -> None:
+    # Kept for ever: closing an inherited connection, as its destructor would, could harm the parent's.
+    _inherited.extend(_links)
+    _inherited_paths.update(link.path for link in _links if link.path != _opening.MEMORY)
+    _links.clear()
+    _opening.forget_creation_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

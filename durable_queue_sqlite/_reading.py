@@ -1,0 +1,124 @@
+"""Queries that take more than one statement: pages that pass over unreadable records, and readiness as time moves."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from durable_queue.tasks import StoredTask
+from durable_queue_sqlite import _statements as sql
+from durable_queue_sqlite._rows import Row
+from durable_queue_sqlite._session import Session
+
+STAGING_BATCH: Final = 1000
+"""How many tasks become eligible in one transaction when their time has come; the file is locked meanwhile."""
+
+FIRST: Final = -(2**63)
+_NO_LIMIT: Final = -1
+
+
+def ids_as_json(ids: Collection[str]) -> str:
+    """Return a list of ids as the one parameter that statements take."""
+    return json.dumps(list(ids))
+
+
+def get_by_status(
+    session: Session, status: int, after: tuple[int, int, str] | None, limit: int | None
+) -> list[StoredTask]:
+    """Return the records of a status, in order, after a place in it."""
+    return _page(
+        session,
+        sql.GET_BY_STATUS,
+        (status,),
+        after or (FIRST, FIRST, ""),
+        limit,
+        lambda row: (row[6], row[7], row[1]),
+    )
+
+
+def get_expired(session: Session, now: int, limit: int) -> list[StoredTask]:
+    """Return the records that have not started in time, earliest first."""
+    return _page(session, sql.GET_EXPIRED, (now,), (FIRST, ""), limit, lambda row: (row[11], row[1]))
+
+
+def get_ready(
+    session: Session, now: int, limit: int, types: Collection[str] | None
+) -> list[StoredTask] | None:
+    """Return the next records that are eligible, or None when more tasks have come due than one call sees to.
+
+    The caller then asks again, and others get their turn in between.
+    """
+    if not _has_staged(session, now):
+        return None
+    start = (FIRST, FIRST, FIRST, "")
+    if types is None:
+        return _page(session, sql.GET_READY, (), start, limit, _ready_place)
+    allowed = ids_as_json(types)
+    return _page(session, sql.GET_READY_OF_TYPES, (allowed,), start, limit, _ready_place)
+
+
+def _ready_place(row: Row) -> tuple[Any, ...]:
+    return (row[5], row[6], row[7], row[1])
+
+
+def _page(
+    session: Session,
+    statement: str,
+    fixed: tuple[Any, ...],
+    place: tuple[Any, ...],
+    limit: int | None,
+    place_of: Callable[[Row], tuple[Any, ...]],
+) -> list[StoredTask]:
+    """Read on past unreadable records until there are enough or no more."""
+    found: list[StoredTask] = []
+    while True:
+        wanted = _NO_LIMIT if limit is None else limit - len(found)
+        rows = session.fetch(statement, (*fixed, *place, wanted))
+        found += session.records(rows)
+        if limit is None or len(found) == limit or len(rows) < wanted:
+            return found
+        place = place_of(rows[-1])
+
+
+def _has_staged(session: Session, now: int) -> bool:
+    """Make what is due by now eligible, and what is not (a clock that went back) not; False when some is left."""
+    promote, demote = session.fetch(sql.IS_STAGING_DUE, (now,))[0]
+    session.boundary = now
+    if not promote and not demote:
+        return True
+
+    def stage(database: sqlite3.Connection) -> int:
+        moved = 0
+        for statement in (sql.PROMOTE, sql.DEMOTE):
+            moved = max(moved, database.execute(statement, (now, STAGING_BATCH)).rowcount)
+        return moved
+
+    return session.write(stage) < STAGING_BATCH
+
+
+def get_many(session: Session, ids: Collection[str]) -> dict[str, StoredTask]:
+    """Return the stored records among these ids that can be read."""
+    return {task.id: task for task in session.records(session.fetch(sql.GET_MANY, (ids_as_json(ids),)))}
+
+
+def scalar(session: Session, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    """Return the only value of a query."""
+    return session.fetch(statement, parameters)[0][0]
+
+
+def changes_elsewhere(session: Session) -> list[str] | None:
+    """Say which waiting tasks other connections have inserted since the last call, None when none has committed."""
+    version, last_row = session.seen
+    if session.data_version() == version:
+        return None
+    database = session.database
+    database.execute(sql.BEGIN_READ)
+    try:
+        seen = (session.data_version(), session.last_row())
+        rows = session.fetch(sql.WAITING_FROM_ELSEWHERE, (last_row, session.writer))
+    finally:
+        database.execute(sql.COMMIT)
+    session.seen = seen
+    return [row[0] for row in rows]
