@@ -200,7 +200,7 @@ class QueueStorage(ABC):
 
     async def get_dependents(self, task_id: str) -> list[StoredTask]:
         """Return the records of any status whose `depends_on` holds this id, in order."""
-        found = []
+        found: list[StoredTask] = []
         for status in TaskStatus:
             async for page in pages(self, status):
                 found.extend(task for task in page if task_id in task.depends_on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from functools import partial
 
 import attrs
 
@@ -41,7 +42,7 @@ def conclude_all(plan: Plan, ended: Sequence[Ended]) -> list[StoredTask]:
     finished = []
     for end in ended:
         one = Plan(end.at, plan)
-        record = conclude(one, end.task, end.outcome, random_fraction=lambda fraction=end.fraction: fraction)
+        record = conclude(one, end.task, end.outcome, random_fraction=partial(float, end.fraction))
         plan.merge(one)
         if record.status.is_terminal:
             finished.append(record)

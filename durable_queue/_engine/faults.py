@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from durable_queue._core.failures import trace_of
 from durable_queue._engine.view import StorageReadError
@@ -95,7 +96,7 @@ class Faults:
     async def wait(self) -> None:
         """Wait for the delay."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(self._delay, lambda: done.done() or done.set_result(None))
+        timer = self._clock.call_later(self._delay, partial(_set, done))
         try:
             await done
         finally:
@@ -104,3 +105,8 @@ class Faults:
     def _over(self) -> None:
         self._backing_off = None
         self.on_over()
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,0 +1,1 @@
+"""The public verbs of `DurableQueue`, by what they are about."""

@@ -1,0 +1,145 @@
+"""The verbs that bring tasks in (S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Unpack
+
+from durable_queue._core.admission import admit
+from durable_queue._core.plan import Decision, GetMaxSequence, Plan
+from durable_queue._engine.drafts import EnqueueOptions, Node, SharedOptions, make_draft
+from durable_queue._verbs.base import QueueBase
+from durable_queue.errors import TaskNotFoundError
+from durable_queue.graph import TaskGraph
+
+
+class Submitting(QueueBase):
+    """Enqueue one task, several, a chain or a graph."""
+
+    async def enqueue(self, task: object, **options: Unpack[EnqueueOptions]) -> str:
+        """Store a task; it starts no earlier than `start`, its time, and the end of its dependencies.
+
+        Args:
+            task: an instance of a registered class.
+            options: any of
+
+                * ``retry_policy``: the type's by default.
+                * ``deduplication_key``: while a task with this key is active its id is returned and nothing is
+                  stored (S2.3).
+                * ``idempotency_key``: handed to the handler; the task's id by default.
+                * ``priority``: higher starts first; a signed 32-bit integer, 0 by default.
+                * ``depends_on``: ids of tasks that must end first.
+                * ``on_dependency_failure``: what to do when one of them does not complete; cancel by default (S4.3).
+                * ``group``: a name to list and cancel by.
+                * ``run_at`` or ``delay``: the earliest start, as an aware datetime or from now; at most 365 days from now
+                  as a delay.
+                * ``expires_at`` or ``expires_in``: when to cancel it if it has not started (S8.1).
+
+        Returns:
+            The task's id, once it is durably stored; that of the task that holds the key if there is one.
+
+        Raises:
+            UnknownTaskTypeError: the class is not registered.
+            PayloadError: the task cannot be stored as JSON and come back equal.
+            TaskNotFoundError: a dependency is not stored.
+            TypeError: an option is unknown or has the wrong type.
+            ValueError: an option has an impossible value.
+            QueueClosedError: the queue is closed.
+            QueueStateError: the call comes from another event loop.
+        """
+        return (await self._enqueue([Node(name="#1", task=task, options=_known(options, EnqueueOptions))]))["#1"]
+
+    async def enqueue_all(self, tasks: Iterable[object], **options: Unpack[SharedOptions]) -> list[str]:
+        """Store several independent tasks with the same options, all or none (S2.6).
+
+        Args:
+            tasks: instances of registered classes.
+            options: those of `enqueue` but the keys.
+
+        Returns:
+            Their ids, in order.
+
+        Raises:
+            Exception: as for `enqueue`; nothing is stored then.
+        """
+        shared = _known(options, SharedOptions)
+        return await self._enqueue_listed(tasks, lambda index: shared)
+
+    async def enqueue_chain(self, tasks: Iterable[object], **options: Unpack[SharedOptions]) -> list[str]:
+        """Store several tasks of which each depends on the one before, all or none (S2.6).
+
+        Args:
+            tasks: instances of registered classes, the first to run first.
+            options: those of `enqueue` but the keys; `depends_on`, `run_at` and `delay` are for the first, the others
+                for all (S13.19).
+
+        Returns:
+            Their ids, in order.
+
+        Raises:
+            Exception: as for `enqueue`; nothing is stored then.
+        """
+        first = _known(options, SharedOptions)
+        later = {name: value for name, value in first.items() if name not in ("depends_on", "run_at", "delay")}
+        return await self._enqueue_listed(
+            tasks, lambda index: first if index == 1 else later | {"depends_on": [f"#{index - 1}"]}
+        )
+
+    async def enqueue_graph(self, graph: TaskGraph) -> dict[str, str]:
+        """Store a graph of tasks, all or none (S2.6).
+
+        Returns:
+            The id of each node by its name; for a node that was folded onto an active task with the same key, that
+            task's id.
+
+        Raises:
+            DependencyCycleError: nodes depend on each other in a ring; `cycle` names them.
+            Exception: as for `enqueue`; nothing is stored then.
+        """
+        if not isinstance(graph, TaskGraph):
+            raise TypeError(f"enqueue_graph takes a TaskGraph, not {graph.__class__.__name__}")
+        return await self._enqueue(graph.nodes)
+
+    async def _enqueue_listed(
+        self, tasks: Iterable[object], options_of: Callable[[int], dict[str, Any]]
+    ) -> list[str]:
+        nodes = [
+            Node(name=f"#{index}", task=task, options=options_of(index)) for index, task in enumerate(tasks, 1)
+        ]
+        ids = await self._enqueue(nodes)
+        return [ids[node.name] for node in nodes]
+
+    async def _enqueue(self, nodes: Sequence[Node]) -> dict[str, str]:
+        self._begin_call()
+        now = self._clock.now()
+        drafts = [
+            make_draft(node, registry=self._registry, id_generator=self._id_generator, now=now)
+            for node in nodes
+        ]
+        if not drafts:
+            return {}
+        # Later work must not overtake earlier work when the clock is set back (S1.9).
+        self._newest = created_at = now if self._newest is None else max(now, self._newest)
+        first: int | None = None
+
+        def decide(plan: Plan) -> Decision[dict[str, str]]:
+            nonlocal first
+            if first is None:
+                if self._next_sequence is None:
+                    self._next_sequence = (yield GetMaxSequence()) + 1
+                # Kept when the call is decided again, so that the same record is written again (S13.3).
+                first = self._next_sequence
+                self._next_sequence += len(drafts)
+            return (yield from admit(plan, drafts, created_at=created_at, first_sequence=first))
+
+        return await self._ledger.call(decide)
+
+
+def _known(options: Any, allowed: Any) -> dict[str, Any]:
+    unknown = set(options) - allowed.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}")
+    for dependency in options.get("depends_on", ()):
+        if isinstance(dependency, str) and dependency.startswith("#"):
+            raise TaskNotFoundError(dependency, f"{dependency!r} is no task id: ids never start with '#'")
+    return dict(options)

@@ -1,0 +1,1 @@
+"""The tests of the queue; they mirror the rooms of the house."""

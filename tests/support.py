@@ -1,0 +1,82 @@
+"""What the queue tests share: task classes, a minimal adapter, and ways to wait for what has happened."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from durable_queue import MemoryQueueStorage, QueueStorage, StoredTask, TaskStatus
+
+
+@attrs.frozen
+class Work:
+    """A task with one number."""
+
+    task_type = "work"
+    n: int = 0
+
+
+@attrs.frozen
+class Other:
+    """A task of another type."""
+
+    task_type = "other"
+    n: int = 0
+
+
+@attrs.frozen
+class Anything:
+    """A task that carries any JSON value."""
+
+    task_type = "anything"
+    value: Any = None
+
+
+class ThirteenMethodStorage(QueueStorage):
+    """An adapter that implements the abstract methods and nothing else, over a memory storage."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryQueueStorage()
+
+    async def save(self, task: StoredTask) -> None:
+        await self.inner.save(task)
+
+    async def get(self, task_id: str) -> StoredTask | None:
+        return await self.inner.get(task_id)
+
+    async def update(self, task: StoredTask) -> None:
+        await self.inner.update(task)
+
+    async def delete(self, task_id: str) -> None:
+        await self.inner.delete(task_id)
+
+    async def get_pending(self) -> list[StoredTask]:
+        return await self.inner.get_pending()
+
+    async def get_by_status(
+        self, status: TaskStatus, *, limit: int | None = None, after: StoredTask | None = None
+    ) -> list[StoredTask]:
+        return await self.inner.get_by_status(status, limit=limit, after=after)
+
+    async def get_next_ready(self, now: datetime) -> StoredTask | None:
+        return await self.inner.get_next_ready(now)
+
+    async def get_next_wake_at(self) -> datetime | None:
+        return await self.inner.get_next_wake_at()
+
+    async def get_max_sequence(self) -> int:
+        return await self.inner.get_max_sequence()
+
+    async def get_all(self) -> list[StoredTask]:
+        return await self.inner.get_all()
+
+    async def find_active_by_deduplication_key(self, key: str) -> StoredTask | None:
+        return await self.inner.find_active_by_deduplication_key(key)
+
+    async def get_waiting_dependents(self, task_id: str) -> list[StoredTask]:
+        return await self.inner.get_waiting_dependents(task_id)
+
+    async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
+        return await self.inner.get_by_group(group, status=status)
