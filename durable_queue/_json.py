@@ -59,7 +59,9 @@ def decode(text: str) -> Any:
         PayloadError: the text is not JSON; the message does not repeat it.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return _decoder.decode(text)
+    except PayloadError:
+        raise
     except RecursionError:
         raise PayloadError("nested too deeply to decode here") from None
     except ValueError as error:
@@ -67,8 +69,19 @@ def decode(text: str) -> Any:
         raise PayloadError(f"stored text is not valid JSON ({detail})") from None
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise PayloadError("a number is out of range")
+    return number
+
+
 def _refuse_constant(name: str) -> Any:
     raise PayloadError(f"{name} is not JSON")
+
+
+# Made once: `json.loads` would make a decoder for every call.
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 
 def _check(root: object) -> None:

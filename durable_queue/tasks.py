@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from durable_queue import _json
 from durable_queue._json import JsonText
+from durable_queue._reader import Reader, as_object, text_list
 from durable_queue.clock import EPOCH, check_instant
 from durable_queue.errors import CorruptRecordError, PayloadError
 from durable_queue.retry import RetryPolicy
 
 _MICROSECOND = timedelta(microseconds=1)
+_NO_RETRY = RetryPolicy.none()
 
 
 class TaskStatus(Enum):
@@ -99,7 +101,7 @@ class TaskFailure:
         Raises:
             CorruptRecordError: a value is malformed; the message names its key.
         """
-        reader = _Reader(_object(data, "lastFailure"))
+        reader = Reader(as_object(data))
         return cls(
             error=reader.text("error", default=""),
             error_type=reader.text("errorType", default="Exception"),
@@ -128,6 +130,15 @@ def _folded(ids: Iterable[str]) -> tuple[str, ...]:
     if isinstance(ids, str):
         raise TypeError("depends_on must be a list of task ids, not one string")
     return tuple(dict.fromkeys(ids))
+
+
+class _BrokenRuleError(ValueError):
+    """A field does not keep a rule of S1.5."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field = field
+        self.reason = reason
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -173,10 +184,12 @@ class StoredTask:
 
     id: str
     type: str
-    payload_text: JsonText = attrs.field(alias="payload", factory=lambda: JsonText("{}"), converter=_object_text)
+    payload_text: JsonText = attrs.field(
+        alias="payload", factory=lambda: JsonText("{}"), converter=_object_text
+    )
     status: TaskStatus = TaskStatus.PENDING
     attempts: int = 0
-    retry_policy: RetryPolicy = RetryPolicy.none()
+    retry_policy: RetryPolicy = _NO_RETRY
     created_at: datetime
     updated_at: datetime = attrs.Factory(lambda self: self.created_at, takes_self=True)
     sequence: int = 0
@@ -200,21 +213,17 @@ class StoredTask:
     skipped: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if not self.id:
-            raise ValueError("id must not be empty")
-        if not self.type:
-            raise ValueError("type must not be empty")
-        if self.attempts < 0:
-            raise ValueError("attempts must not be negative")
-        if self.sequence < 0:
-            raise ValueError("sequence must not be negative")
-        if self.group == "" or self.deduplication_key == "" or self.idempotency_key == "":
-            raise ValueError("group, deduplication_key and idempotency_key must not be empty; leave them None")
+        for name in ("id", "type", "group", "deduplication_key", "idempotency_key"):
+            if getattr(self, name) == "":
+                raise _BrokenRuleError(name, "must not be empty")
+        for name in ("attempts", "sequence"):
+            if getattr(self, name) < 0:
+                raise _BrokenRuleError(name, "must not be negative")
         if self.depends_on and ("" in self.depends_on or self.id in self.depends_on):
-            raise ValueError("depends_on must not hold an empty id or the task's own")
+            raise _BrokenRuleError("depends_on", "must not hold an empty id or the task's own")
         for name in _INSTANTS:
             value = getattr(self, name)
-            if value is not None and value.tzinfo is not timezone.utc:
+            if value is not None and value.tzinfo is not UTC:
                 object.__setattr__(self, name, check_instant(value, name))
 
     def __repr__(self) -> str:
@@ -280,25 +289,25 @@ class StoredTask:
         Raises:
             CorruptRecordError: a value is malformed; the message names its key.
         """
-        record = _object(data, "record")
+        record = as_object(data)
         task_id = record.get("id")
         try:
-            return _read(cls, _Reader(record))
+            return _read(cls, Reader(record))
         except CorruptRecordError as error:
             if error.task_id is not None or not isinstance(task_id, str):
                 raise
             raise CorruptRecordError(error.reason, task_id=task_id, field=error.field) from None
 
 
-def _read(cls: type[StoredTask], reader: _Reader) -> StoredTask:
+def _read(cls: type[StoredTask], reader: Reader) -> StoredTask:
     created_at = reader.instant("createdAt")
     fields: dict[str, Any] = {
         "id": reader.text("id"),
         "type": reader.text("type"),
-        "payload": reader.mapping("payload"),
+        "payload": reader.json("payload", dict),
         "status": reader.choice("status", TaskStatus),
         "attempts": reader.integer("attempts", default=0),
-        "retry_policy": reader.converted("retryPolicy", policy_from_json, default=RetryPolicy.none()),
+        "retry_policy": reader.converted("retryPolicy", policy_from_json, default=_NO_RETRY),
         "created_at": created_at,
         "updated_at": reader.instant("updatedAt", default=created_at),
         "sequence": reader.integer("sequence", default=0),
@@ -308,7 +317,7 @@ def _read(cls: type[StoredTask], reader: _Reader) -> StoredTask:
         "last_failure": reader.converted("lastFailure", TaskFailure.from_json, default=None),
         "cancel_requested": reader.boolean("cancelRequested", default=False),
         "priority": reader.integer("priority", default=0),
-        "depends_on": reader.converted("dependsOn", _text_list, default=()),
+        "depends_on": reader.converted("dependsOn", text_list, default=()),
         "on_dependency_failure": reader.choice(
             "onDependencyFailure", DependencyFailurePolicy, default=DependencyFailurePolicy.CANCEL
         ),
@@ -316,7 +325,7 @@ def _read(cls: type[StoredTask], reader: _Reader) -> StoredTask:
         "hand_off_reference": reader.text("handOffReference", default=None),
         "hand_off_deadline": reader.instant("handOffDeadline", default=None),
         "expires_at": reader.instant("expiresAt", default=None),
-        "result": reader.value("result"),
+        "result": reader.json("result", object, default=None),
         "interruptions": reader.integer("interruptions", default=0),
         "payload_version": reader.integer("payloadVersion", default=1),
         "failures": reader.converted("failures", _failures, default=()),
@@ -325,9 +334,9 @@ def _read(cls: type[StoredTask], reader: _Reader) -> StoredTask:
     }
     try:
         return cls(**fields)
-    except (ValueError, TypeError) as error:
-        # The rules of S1.5 name the field and never repeat a value.
-        raise CorruptRecordError(str(error), task_id=fields["id"]) from None
+    except _BrokenRuleError as error:
+        head, *words = error.field.split("_")
+        raise CorruptRecordError(error.reason, field=head + "".join(map(str.title, words))) from None
 
 
 def policy_to_json(policy: RetryPolicy) -> dict[str, Any]:
@@ -356,7 +365,7 @@ def policy_from_json(data: object) -> RetryPolicy:
     Raises:
         CorruptRecordError: it is malformed; the message names the key.
     """
-    reader = _Reader(_object(data, "retryPolicy"))
+    reader = Reader(as_object(data))
     kind = reader.text("type")
     try:
         if kind == "none":
@@ -374,13 +383,13 @@ def policy_from_json(data: object) -> RetryPolicy:
                 jitter_factor=reader.number("jitterFactor", default=0.2),
             )
     except (ValueError, TypeError, OverflowError) as error:
-        raise CorruptRecordError(str(error), field="retryPolicy") from None
-    raise CorruptRecordError("'type' is none of none, fixed, exponential", field="retryPolicy")
+        raise CorruptRecordError(str(error)) from None
+    raise CorruptRecordError("must be one of none, fixed, exponential", field="type")
 
 
 def format_instant(instant: datetime) -> str:
     """Return ISO-8601 UTC with six digits of a second, always of the same width."""
-    return instant.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return instant.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def to_micros(instant: datetime) -> int:
@@ -394,101 +403,13 @@ def from_micros(micros: int) -> datetime:
 
 
 _INSTANTS = ("created_at", "updated_at", "next_attempt_at", "hand_off_deadline", "expires_at")
-_REQUIRED: Any = object()
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 def _maybe(function: Any, value: Any) -> Any:
     return None if value is None else function(value)
 
 
-def _object(data: object, what: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise CorruptRecordError(f"must be a JSON object, not {type(data).__name__}", field=what)
-    return data
-
-
-def _text_list(data: object) -> tuple[str, ...]:
-    if not isinstance(data, list) or not all(isinstance(item, str) for item in data):
-        raise CorruptRecordError("must be a list of strings")
-    return tuple(data)
-
-
 def _failures(data: object) -> tuple[TaskFailure, ...]:
     if not isinstance(data, list):
         raise CorruptRecordError("must be a list")
     return tuple(TaskFailure.from_json(item) for item in data)
-
-
-class _Reader:
-    """Strict reads from a JSON object: the right type, the default where a key is missing, or an error with the key.
-
-    A default of None also admits null. The error tells the expected type and never the value (S13.11).
-    """
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
-
-    def _get(self, key: str, default: Any, kind: type, what: str) -> Any:
-        value = self._data.get(key, default)
-        if value is default and default is not _REQUIRED:
-            return default
-        if value is _REQUIRED:
-            raise CorruptRecordError("is missing", field=key)
-        # bool is an int to Python, not to JSON.
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise CorruptRecordError(f"must be {what}, not {type(value).__name__}", field=key)
-        return value
-
-    def text(self, key: str, default: Any = _REQUIRED) -> Any:
-        return self._get(key, default, str, "a string")
-
-    def integer(self, key: str, default: Any = _REQUIRED) -> Any:
-        return self._get(key, default, int, "an integer")
-
-    def number(self, key: str, default: Any = _REQUIRED) -> Any:
-        return self._get(key, default, (int, float), "a number")  # type: ignore[arg-type]  # isinstance takes a tuple
-
-    def boolean(self, key: str, default: Any = _REQUIRED) -> Any:
-        return self._get(key, default, bool, "true or false")
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        value: dict[str, Any] = self._get(key, _REQUIRED, dict, "an object")
-        return value
-
-    def value(self, key: str) -> Any:
-        return self._data.get(key)
-
-    def instant(self, key: str, default: Any = _REQUIRED) -> Any:
-        text = self._get(key, default, str, "an ISO-8601 time")
-        if text is default:
-            return default
-        try:
-            return check_instant(datetime.fromisoformat(text), key)
-        except ValueError:
-            raise CorruptRecordError("must be an ISO-8601 time with an offset", field=key) from None
-
-    def micros(self, key: str, default: Any = _REQUIRED) -> Any:
-        micros = self._get(key, default, int, "an integer of microseconds")
-        return default if micros is default else timedelta(microseconds=micros)
-
-    def choice(self, key: str, enum: type[Enum], default: Any = _REQUIRED) -> Any:
-        text = self._get(key, default, str, "a string")
-        if text is default:
-            return default
-        try:
-            return enum(text)
-        except ValueError:
-            names = ", ".join(str(member.value) for member in enum)
-            raise CorruptRecordError(f"must be one of {names}", field=key) from None
-
-    def converted(self, key: str, convert: Any, default: Any = _REQUIRED) -> Any:
-        value = self._data.get(key, default)
-        if value is default and default is not _REQUIRED:
-            return default
-        try:
-            return convert(value)
-        except CorruptRecordError as error:
-            inner = key if error.field in (None, key) else f"{key}.{error.field}"
-            raise CorruptRecordError(error.reason, field=inner) from None
