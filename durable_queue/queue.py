@@ -92,8 +92,7 @@ class DurableQueue(Submitting, Managing):
             return []
         self._bind_loop()
         interrupted = await self._lifecycle.stop(grace)
-        if self._lifecycle.is_quiet:
-            self._loop = None
+        self._loop = None
         return interrupted
 
     async def close(self, *, grace: timedelta | None = None) -> None:
@@ -103,6 +102,8 @@ class DurableQueue(Submitting, Managing):
             QueueStateError: called from inside a handler of this queue.
         """
         refuse_inside_handler(self, "close")
+        if not self._lifecycle.is_quiet:
+            self._bind_loop()
         self._is_closed = True
         try:
             await self.stop(grace=grace)

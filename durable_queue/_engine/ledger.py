@@ -127,6 +127,7 @@ class Ledger:
         self._calls: deque[Call[Any]] = deque()
         self._exclusive: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._pump: asyncio.Task[None] | None = None
+        self._has_unit = False
 
     def attach(self, worker: Worker) -> None:
         """Let a worker take part in the steps."""
@@ -136,6 +137,11 @@ class Ledger:
     def is_idle(self) -> bool:
         """Whether no step is under way or due."""
         return self._pump is None
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether work of the worker is being decided or written."""
+        return self._has_unit
 
     async def call(
         self,
@@ -181,6 +187,12 @@ class Ledger:
         """Give up the step under way, because its write does not come through (S13.4)."""
         if self._pump is not None:
             self._pump.cancel()
+            self._pump = None
+            self._has_unit = False
+
+    def leave_loop(self) -> None:
+        """Forget the step task of an event loop that the queue no longer belongs to; its work was done."""
+        if self._pump is not None and self._pump.get_loop() is not asyncio.get_running_loop():
             self._pump = None
 
     async def _run(self) -> None:
@@ -306,11 +318,13 @@ class Ledger:
     async def _decide_unit(self, plan: Plan, *, joint: bool) -> Unit | None:
         if self._worker is None or not self._worker.has_work():
             return None
+        self._has_unit = True
         unit = self._worker.next_unit(plan.now, joint=joint)
         try:
             await unit.decide(plan)
         except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises or answers
             unit.returned()
+            self._has_unit = False
             self._faults.back_off(error)
             return None
         return unit
@@ -377,6 +391,7 @@ class Ledger:
             if len(left) < len(pieces) or not left:
                 for piece in left:
                     piece.set_aside()
+                self._has_unit = False
                 return
             failures = 0
 
@@ -398,6 +413,7 @@ class Ledger:
         self._faults.clear()
         self._conclude(plan)
         unit.written(plan)
+        self._has_unit = False
 
     def _finish_call(self, call: Call[Any]) -> None:
         assert call.plan is not None

@@ -18,7 +18,7 @@ from durable_queue._engine.watch import Watch
 from durable_queue._engine.worker import SlotWorker
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.errors import QueueStateError
-from durable_queue.storage import QueueStorage, pages
+from durable_queue.storage import QueueStorage
 from durable_queue.tasks import StoredTask, TaskStatus
 
 LAST_SECOND = timedelta(seconds=1)
@@ -95,8 +95,9 @@ class Lifecycle:
         self._starting = True
         self._ledger.context = contextvars.copy_context()
         try:
-            await self._ledger.exclusive(self._acquire)
             try:
+                # A cancelled start may leave the claim to be taken by a step that is under way: released below.
+                await self._ledger.exclusive(self._acquire)
                 await self._recover()
                 await self._judge_stranded()
             except BaseException:
@@ -200,6 +201,7 @@ class Lifecycle:
                 await self._give_up_claim()
             return interrupted
         finally:
+            self._grace_timer = None
             self.state = RunState.IDLE
             self._stopping = None
             self._watch.notify()
@@ -226,12 +228,12 @@ class Lifecycle:
         for attempt in worker.attempts.values():
             attempt.answer_early_report()
         worker.attempts.clear()
-        if not self._ledger.is_idle:
+        if self._ledger.has_unit:
             self._ledger.abandon()
         return left
 
     def _all_written(self) -> bool:
-        return not self._worker.attempts and self._ledger.is_idle
+        return not self._worker.attempts and not self._ledger.has_unit
 
     async def _give_up_claim(self) -> None:
         try:
@@ -285,11 +287,7 @@ class Lifecycle:
 
     async def _judge_stranded(self) -> None:
         """Have waiting tasks judged that another process may have inserted while nobody consumed (S13.6)."""
-        if type(self._storage).changes_elsewhere is QueueStorage.changes_elsewhere:
-            return
-        await self._storage.changes_elsewhere()
-        async for page in pages(self._storage, TaskStatus.WAITING):
-            self._worker.keep_inserted([task.id for task in page])
+        self._worker.keep_inserted(await self._storage.changes_elsewhere() or ())
 
     def _is_clear(self, within: timedelta, began: float) -> bool:
         due = self._worker.agenda.next_due

@@ -25,6 +25,9 @@ from durable_queue.tasks import StoredTask, TaskStatus
 OUTCOMES_PER_STEP = 256
 """How many outcomes share one write at most."""
 
+INSERTED_PER_STEP = 100
+"""How many waiting tasks that others have inserted are judged in one step."""
+
 
 class SlotWorker:
     """Runs handlers in a bounded number of slots.
@@ -216,8 +219,8 @@ class SlotWorker:
         self._inserted.extend(ids)
 
     def take_inserted(self) -> list[str]:
-        """Return, and forget, waiting tasks that others have inserted."""
-        ids, self._inserted = self._inserted, []
+        """Return, and forget, some of the waiting tasks that others have inserted."""
+        ids, self._inserted = self._inserted[:INSERTED_PER_STEP], self._inserted[INSERTED_PER_STEP:]
         return ids
 
     def put_aside(self, unit: WorkUnit) -> None:

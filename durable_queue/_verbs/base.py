@@ -180,6 +180,7 @@ class QueueBase:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
+            self._ledger.leave_loop()
         elif self._loop is not loop:
             raise QueueStateError(
                 "the queue belongs to another event loop; from another thread use "
