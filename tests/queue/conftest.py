@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,28 @@ from durable_queue_sqlite import SqliteQueueStorage
 from tests.support import ThirteenMethodStorage
 
 MakeQueue = Callable[..., DurableQueue]
+
+DEADLINE = 15.0
+"""Seconds after which a test that hangs fails instead."""
+
+
+@pytest.fixture(autouse=True)
+def deadline() -> Iterator[None]:
+    """Ends a wait that would never end, in the test or in the clean-up after it."""
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def fail(signum: int, frame: object) -> None:
+        raise TimeoutError(f"the test was still waiting after {DEADLINE} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE, DEADLINE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite", "thirteen"])
