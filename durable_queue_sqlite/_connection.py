@@ -1,8 +1,8 @@
 """The way into the connection's thread and back: open, one hop per operation, close.
 
 An await of aiosqlite costs a hop between threads whatever it carries, and a caller that is cancelled between two of
-them would leave a transaction open. So an operation is one callable that runs whole in the thread, and it runs to its
-end even when nobody waits for it any more (S2.7).
+them would leave a transaction open. So an operation is one callable that runs whole in the thread, and a call ends
+when its operation has ended, cancelled or not (S2.7).
 """
 
 from __future__ import annotations
@@ -101,11 +101,15 @@ class Link:
         return thread is not None and thread.is_alive()
 
     async def _run(self, job: Job[_Result]) -> _Result:
-        await asyncio.shield(asyncio.create_task(self._carry(job)))
+        await self._carry(job)
         return job.outcome()
 
     async def _carry(self, job: Job[Any]) -> None:
-        """Hand a job to the thread and wait for it, through any cancellation: a loop that ends cancels everything."""
+        """Hand a job to the thread and wait until it is done, through any cancellation.
+
+        So nothing goes on behind the back of a caller who was cancelled, and no loop is closed under the thread. The
+        wait is as long as the job's, at most about `BUSY_SECONDS` when another program locks the file.
+        """
         cancelled: asyncio.CancelledError | None = None
         while True:
             try:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from durable_queue.errors import StorageError
@@ -28,10 +28,11 @@ BUSY_SECONDS: Final = 5.0
 LONGEST_NAME: Final = 240
 """The longest file name, in bytes: SQLite and the consumer's lock append theirs, and 255 is the usual end."""
 
+_JOURNAL: Final = "PRAGMA journal_mode = WAL"
 _OLDEST_SQLITE: Final = (3, 37, 0)
 _WAL_LIMIT: Final = 64 * 1024 * 1024
 _CHECKED_WHOLE: Final = 4 * 1024 * 1024
-_creating = Lock()
+_creating = [Lock()]
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
@@ -78,7 +79,7 @@ def open_database(path: str, synchronous: str) -> sqlite3.Connection:
 
 
 def close_database(database: sqlite3.Connection) -> None:
-    """Bring the file up to date and close it; what a reader elsewhere keeps from being brought over stays in the WAL."""
+    """Write the log into the file as far as readers elsewhere allow, and close it."""
     try:
         database.execute("PRAGMA busy_timeout = 0").fetchall()
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -91,20 +92,20 @@ def close_database(database: sqlite3.Connection) -> None:
 
 def forget_creation_lock() -> None:
     """Make the lock new in a forked child, where the thread that holds it may not exist."""
-    global _creating
-    _creating = Lock()
+    _creating[:] = [Lock()]
 
 
 def _check_place(path: str) -> None:
-    folder, name = os.path.split(path)
-    if not os.path.isdir(folder):
+    file = Path(path)
+    folder = file.parent
+    if not folder.is_dir():
         raise StorageError(f"{path}: there is no folder {folder}; create it first ('~' is not expanded)")
-    if os.path.isdir(path):
+    if file.is_dir():
         raise StorageError(f"{path}: this is a folder; name a file")
-    if len(os.fsencode(name)) > LONGEST_NAME:
+    if len(os.fsencode(file.name)) > LONGEST_NAME:
         raise StorageError(f"{path}: the file name is longer than {LONGEST_NAME} bytes")
-    if os.path.exists(path):
-        if not os.path.isfile(path):
+    if file.exists():
+        if not file.is_file():
             raise StorageError(f"{path}: this is no regular file")
         if not os.access(path, os.R_OK | os.W_OK):
             raise StorageError(f"{path}: the file cannot be read and written; change its permissions")
@@ -117,7 +118,7 @@ def _check_place(path: str) -> None:
 def _create(path: str) -> None:
     """Create the file for its owner's eyes only: a payload may be confidential. SQLite's own files follow its mode."""
     # Under a lock, because closing this descriptor drops the locks of a connection that another thread has opened.
-    with _creating:
+    with _creating[0]:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
@@ -130,23 +131,24 @@ def _inspect(path: str) -> None:
     """Refuse a file that is damaged or not ours, through eyes that change nothing."""
     while True:
         before = _fingerprint(path)
-        if before is None or before[1] == 0:
+        if before is None or before.size == 0:
             return
-        beside = _is_in_use(path)
+        is_in_use = _is_in_use(path)
         try:
-            with _read_only(path, immutable=not beside) as database:
+            with _read_only(path, immutable=not is_in_use) as database:
                 check_identity(database, path, len(MIGRATIONS))
-                if before[1] <= _CHECKED_WHOLE and not os.path.exists(path + "-journal"):
+                if before.size <= _CHECKED_WHOLE and not _has_content(path + "-journal"):
                     _check_pages(database, path)
-            return
         except (sqlite3.Error, StorageError) as error:
             # Without locks, a file that another process is just writing looks damaged: then look again.
-            if not beside and (_is_in_use(path) or _fingerprint(path) != before):
+            if not is_in_use and (_is_in_use(path) or _fingerprint(path) != before):
                 time.sleep(0.005)
                 continue
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"{path}: this is no database that can be opened: {error}") from error
+        else:
+            return
 
 
 def _check_pages(database: sqlite3.Connection, path: str) -> None:
@@ -157,12 +159,18 @@ def _check_pages(database: sqlite3.Connection, path: str) -> None:
         )
 
 
-def _fingerprint(path: str) -> tuple[int, int, int] | None:
+class _Fingerprint(NamedTuple):
+    inode: int
+    size: int
+    modified: int
+
+
+def _fingerprint(path: str) -> _Fingerprint | None:
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except FileNotFoundError:
         return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return _Fingerprint(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _is_in_use(path: str) -> bool:
@@ -172,12 +180,12 @@ def _is_in_use(path: str) -> bool:
 
 def _has_content(path: str) -> bool:
     found = _fingerprint(path)
-    return found is not None and found[1] > 0
+    return found is not None and found.size > 0
 
 
 @contextmanager
 def _read_only(path: str, *, immutable: bool) -> Iterator[sqlite3.Connection]:
-    uri = f"file:{quote(Path(path).as_posix())}?mode=ro" + ("&immutable=1" if immutable else "")
+    uri = f"file:{quote(os.fsencode(path))}?mode=ro" + ("&immutable=1" if immutable else "")
     database = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
         yield database
@@ -206,9 +214,10 @@ def _ask_for_wal(database: sqlite3.Connection) -> None:
     give_up_at = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            database.execute("PRAGMA journal_mode = WAL").fetchall()
-            return
+            database.execute(_JOURNAL).fetchall()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                 raise
-        time.sleep(0.01)
+            time.sleep(0.01)
+        else:
+            return

@@ -34,13 +34,13 @@ def get_by_status(
         (status,),
         after or (FIRST, FIRST, ""),
         limit,
-        lambda row: (row[6], row[7], row[1]),
+        place_of=lambda row: (row[6], row[7], row[1]),
     )
 
 
 def get_expired(session: Session, now: int, limit: int) -> list[StoredTask]:
     """Return the records that have not started in time, earliest first."""
-    return _page(session, sql.GET_EXPIRED, (now,), (FIRST, ""), limit, lambda row: (row[11], row[1]))
+    return _page(session, sql.GET_EXPIRED, (now,), (FIRST, ""), limit, place_of=lambda row: (row[11], row[1]))
 
 
 def get_ready(
@@ -54,9 +54,9 @@ def get_ready(
         return None
     start = (FIRST, FIRST, FIRST, "")
     if types is None:
-        return _page(session, sql.GET_READY, (), start, limit, _ready_place)
+        return _page(session, sql.GET_READY, (), start, limit, place_of=_ready_place)
     allowed = ids_as_json(types)
-    return _page(session, sql.GET_READY_OF_TYPES, (allowed,), start, limit, _ready_place)
+    return _page(session, sql.GET_READY_OF_TYPES, (allowed,), start, limit, place_of=_ready_place)
 
 
 def _ready_place(row: Row) -> tuple[Any, ...]:
@@ -69,6 +69,7 @@ def _page(
     fixed: tuple[Any, ...],
     place: tuple[Any, ...],
     limit: int | None,
+    *,
     place_of: Callable[[Row], tuple[Any, ...]],
 ) -> list[StoredTask]:
     """Read on past unreadable records until there are enough or no more."""

@@ -21,94 +21,87 @@ LEFT JOIN payloads AS payload ON payload."row" = task."row"
 LEFT JOIN results AS result ON result."row" = task."row"
 """
 
+
+def _records(source: str, rest: str = "", *, first: str = "") -> str:
+    """Return a statement that reads whole records from a source that has `task` in it."""
+    return f"{first}{_COLUMNS}{source}{_BODIES}{rest}"
+
+
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 BEGIN_READ: Final = "BEGIN"
 COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 
-GET: Final = _COLUMNS + "FROM tasks AS task" + _BODIES + "WHERE task.id = ?1"
+GET: Final = _records("FROM tasks AS task", "WHERE task.id = ?1")
 
-GET_MANY: Final = (
-    _COLUMNS + "FROM json_each(?1) AS wanted CROSS JOIN tasks AS task ON task.id = wanted.value" + _BODIES
+GET_MANY: Final = _records("FROM json_each(?1) AS wanted CROSS JOIN tasks AS task ON task.id = wanted.value")
+
+GET_ALL: Final = _records(
+    "FROM tasks AS task NOT INDEXED",
+    "ORDER BY task.created_at, task.sequence, task.id",
 )
 
-GET_ALL: Final = (
-    _COLUMNS + "FROM tasks AS task" + _BODIES + "ORDER BY task.created_at, task.sequence, task.id"
+GET_BY_STATUS: Final = _records(
+    "FROM tasks AS task INDEXED BY by_status",
+    """
+    WHERE task.status = ?1 AND (task.created_at, task.sequence, task.id) > (?2, ?3, ?4)
+    ORDER BY task.created_at, task.sequence, task.id
+    LIMIT ?5
+    """,
 )
 
-GET_BY_STATUS: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_status"
-    + _BODIES
-    + """
-WHERE task.status = ?1 AND (task.created_at, task.sequence, task.id) > (?2, ?3, ?4)
-ORDER BY task.created_at, task.sequence, task.id
-LIMIT ?5
-"""
+GET_BY_GROUP: Final = _records(
+    "FROM tasks AS task INDEXED BY by_group",
+    """
+    WHERE task.group_name = ?1
+    ORDER BY task.created_at, task.sequence, task.id
+    """,
 )
 
-GET_BY_GROUP: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_group"
-    + _BODIES
-    + """
-WHERE task.group_name = ?1
-ORDER BY task.created_at, task.sequence, task.id
-"""
+GET_BY_GROUP_AND_STATUS: Final = _records(
+    "FROM tasks AS task INDEXED BY by_group",
+    """
+    WHERE task.group_name = ?1 AND task.status = ?2
+    ORDER BY task.created_at, task.sequence, task.id
+    """,
 )
 
-GET_BY_GROUP_AND_STATUS: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_group"
-    + _BODIES
-    + """
-WHERE task.group_name = ?1 AND task.status = ?2
-ORDER BY task.created_at, task.sequence, task.id
-"""
+GET_ACTIVE_BY_KEY: Final = _records(
+    "FROM tasks AS task INDEXED BY by_active_key",
+    """
+    WHERE task.deduplication_key = ?1 AND task.status < 4
+    ORDER BY task.created_at, task.sequence, task.id
+    """,
 )
 
-GET_ACTIVE_BY_KEY: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_active_key"
-    + _BODIES
-    + """
-WHERE task.deduplication_key = ?1 AND task.status < 4
-ORDER BY task.created_at, task.sequence, task.id
-"""
+GET_READY: Final = _records(
+    "FROM tasks AS task INDEXED BY by_readiness",
+    """
+    WHERE task.stage = 1 AND (task.rank, task.created_at, task.sequence, task.id) > (?1, ?2, ?3, ?4)
+    ORDER BY task.rank, task.created_at, task.sequence, task.id
+    LIMIT ?5
+    """,
 )
 
-GET_READY: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_readiness"
-    + _BODIES
-    + """
-WHERE task.stage = 1 AND (task.rank, task.created_at, task.sequence, task.id) > (?1, ?2, ?3, ?4)
-ORDER BY task.rank, task.created_at, task.sequence, task.id
-LIMIT ?5
-"""
-)
-
-GET_READY_OF_TYPES: Final = (
-    _COLUMNS
-    + """
-FROM (
-    SELECT head."row" AS "row"
-    FROM json_each(?1) AS allowed
-    CROSS JOIN tasks AS head ON head."row" IN (
-        SELECT candidate."row"
-        FROM tasks AS candidate INDEXED BY by_type_and_readiness
-        WHERE candidate.stage = 1 AND candidate.type = allowed.value
-            AND (candidate.rank, candidate.created_at, candidate.sequence, candidate.id) > (?2, ?3, ?4, ?5)
-        ORDER BY candidate.rank, candidate.created_at, candidate.sequence, candidate.id
+GET_READY_OF_TYPES: Final = _records(
+    """
+    FROM (
+        SELECT head."row" AS "row"
+        FROM json_each(?1) AS allowed
+        CROSS JOIN tasks AS head ON head."row" IN (
+            SELECT candidate."row"
+            FROM tasks AS candidate INDEXED BY by_type_and_readiness
+            WHERE candidate.stage = 1 AND candidate.type = allowed.value
+                AND (candidate.rank, candidate.created_at, candidate.sequence, candidate.id) > (?2, ?3, ?4, ?5)
+            ORDER BY candidate.rank, candidate.created_at, candidate.sequence, candidate.id
+            LIMIT ?6
+        )
+        ORDER BY head.rank, head.created_at, head.sequence, head.id
         LIMIT ?6
-    )
-    ORDER BY head.rank, head.created_at, head.sequence, head.id
-    LIMIT ?6
-) AS best
-CROSS JOIN tasks AS task ON task."row" = best."row"
-"""
-    + _BODIES
-    + "ORDER BY task.rank, task.created_at, task.sequence, task.id"
+    ) AS best
+    CROSS JOIN tasks AS task ON task."row" = best."row"
+    """,
+    "ORDER BY task.rank, task.created_at, task.sequence, task.id",
 )
 
 IS_STAGING_DUE: Final = """
@@ -149,16 +142,14 @@ SELECT
      WHERE stage = 2 AND next_attempt_at IS NOT NULL)
 """
 
-GET_EXPIRED: Final = (
-    _COLUMNS
-    + "FROM tasks AS task INDEXED BY by_expiry"
-    + _BODIES
-    + """
-WHERE task.expires_at IS NOT NULL AND task.attempts = 0 AND task.status IN (0, 1, 3)
-    AND task.expires_at <= ?1 AND (task.expires_at, task.id) > (?2, ?3)
-ORDER BY task.expires_at, task.id
-LIMIT ?4
-"""
+GET_EXPIRED: Final = _records(
+    "FROM tasks AS task INDEXED BY by_expiry",
+    """
+    WHERE task.expires_at IS NOT NULL AND task.attempts = 0 AND task.status IN (0, 1, 3)
+        AND task.expires_at <= ?1 AND (task.expires_at, task.id) > (?2, ?3)
+    ORDER BY task.expires_at, task.id
+    LIMIT ?4
+    """,
 )
 
 NEXT_EXPIRY: Final = """
@@ -172,63 +163,54 @@ COUNT_BY_STATUS: Final = "SELECT status, count(*) FROM tasks INDEXED BY by_statu
 
 COUNT_HELD: Final = "SELECT count(*) FROM tasks INDEXED BY by_hold WHERE held = 1 AND status < 4"
 
-GET_DEPENDENTS: Final = (
-    _COLUMNS
-    + """
-FROM edges AS edge
-CROSS JOIN tasks AS task ON task."row" = edge.task
-"""
-    + _BODIES
-    + """
-WHERE edge.dependency_id = ?1
-ORDER BY task.created_at, task.sequence, task.id
-"""
-)
-
-GET_WAITING_DEPENDENTS: Final = (
-    _COLUMNS
-    + """
-FROM (
-    SELECT DISTINCT edge.task AS "row"
-    FROM json_each(?1) AS ended
-    CROSS JOIN edges AS edge ON edge.dependency_id = ended.value
-) AS dependent
-CROSS JOIN tasks AS task ON task."row" = dependent."row" AND task.status = 1
-"""
-    + _BODIES
-    + "ORDER BY task.created_at, task.sequence, task.id"
-)
-
-GET_JUDGEABLE: Final = (
+GET_DEPENDENTS: Final = _records(
+    'FROM edges AS edge CROSS JOIN tasks AS task ON task."row" = edge.task',
     """
-WITH ended (id, blocks) AS MATERIALIZED (
-    SELECT given.value, NOT EXISTS (
-        SELECT 1 FROM tasks AS stored WHERE stored.id = given.value AND stored.status < 5
-    )
-    FROM json_each(?1) AS given
-),
-dependent ("row", blocked) AS MATERIALIZED (
-    SELECT edge.task, max(ended.blocks)
-    FROM ended
-    CROSS JOIN edges AS edge ON edge.dependency_id = ended.id
-    GROUP BY edge.task
+    WHERE edge.dependency_id = ?1
+    ORDER BY task.created_at, task.sequence, task.id
+    """,
 )
-"""
-    + _COLUMNS
-    + """
-FROM dependent
-CROSS JOIN tasks AS task ON task."row" = dependent."row" AND task.status = 1
-"""
-    + _BODIES
-    + """
-WHERE (dependent.blocked AND task.on_dependency_failure <> 2)
-    OR NOT EXISTS (
-        SELECT 1 FROM edges AS other INDEXED BY by_dependent
-        WHERE other.task = dependent."row" AND other.open = 1
-            AND other.dependency_id NOT IN (SELECT id FROM ended)
+
+GET_WAITING_DEPENDENTS: Final = _records(
+    """
+    FROM (
+        SELECT DISTINCT edge.task AS "row"
+        FROM json_each(?1) AS ended
+        CROSS JOIN edges AS edge ON edge.dependency_id = ended.value
+    ) AS dependent
+    CROSS JOIN tasks AS task ON task."row" = dependent."row" AND task.status = 1
+    """,
+    "ORDER BY task.created_at, task.sequence, task.id",
+)
+
+GET_JUDGEABLE: Final = _records(
+    """
+    FROM dependent
+    CROSS JOIN tasks AS task ON task."row" = dependent."row" AND task.status = 1
+    """,
+    """
+    WHERE (dependent.blocked AND task.on_dependency_failure <> 2)
+        OR NOT EXISTS (
+            SELECT 1 FROM edges AS other INDEXED BY by_dependent
+            WHERE other.task = dependent."row" AND other.open = 1
+                AND other.dependency_id NOT IN (SELECT id FROM ended)
+        )
+    ORDER BY task.created_at, task.sequence, task.id
+    """,
+    first="""
+    WITH ended (id, blocks) AS MATERIALIZED (
+        SELECT given.value, NOT EXISTS (
+            SELECT 1 FROM tasks AS stored WHERE stored.id = given.value AND stored.status < 5
+        )
+        FROM json_each(?1) AS given
+    ),
+    dependent ("row", blocked) AS MATERIALIZED (
+        SELECT edge.task, max(ended.blocks)
+        FROM ended
+        CROSS JOIN edges AS edge ON edge.dependency_id = ended.id
+        GROUP BY edge.task
     )
-ORDER BY task.created_at, task.sequence, task.id
-"""
+    """,
 )
 
 KNOWN: Final = """

@@ -1,0 +1,1 @@
+"""The tests of the SQLite storage, beyond what the storage contract asks of every adapter."""
