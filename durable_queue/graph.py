@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from durable_queue._engine.drafts import EnqueueOptions, Node
+from durable_queue._engine.drafts import EnqueueOptions, Node, check_dependencies
 from durable_queue._text import check_name
 
 
@@ -30,7 +30,7 @@ class TaskGraph:
             The node's name.
 
         Raises:
-            TypeError: an option is not known.
+            TypeError: an option is not known, or `depends_on` is no list of texts.
             ValueError: the name is taken, is not usable text, or starts with ``#``.
         """
         if name is None:
@@ -42,6 +42,9 @@ class TaskGraph:
         unknown = set(options) - EnqueueOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"add() got an unexpected option {min(unknown)!r}")
+        if "depends_on" in options:
+            # Kept, because the graph can be submitted again and an iterator could be walked only once.
+            options["depends_on"] = check_dependencies(options["depends_on"])
         self._nodes[name] = Node(name=name, task=task, options=dict(options))
         return name
 

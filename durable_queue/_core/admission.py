@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import attrs
 
 from durable_queue._core.graphs import dependencies_first
 from durable_queue._core.ordering import is_expired
-from durable_queue._core.plan import Decision, FindHolder, GetFacts, Plan
+from durable_queue._core.plan import Decision, FindHolder, GetFacts, GetTasks, Plan
 from durable_queue._core.settlement import (
     Blocked,
     Fact,
@@ -21,7 +21,7 @@ from durable_queue._core.settlement import (
     settle,
 )
 from durable_queue._json import JsonText
-from durable_queue.errors import TaskNotFoundError
+from durable_queue.errors import TaskAlreadyExistsError, TaskNotFoundError
 from durable_queue.events import TaskEnqueued
 from durable_queue.retry import RetryPolicy
 from durable_queue.tasks import DependencyFailurePolicy, StoredTask, TaskStatus
@@ -54,7 +54,13 @@ class Draft:
 
 
 def admit(
-    plan: Plan, drafts: Sequence[Draft], *, created_at: datetime, first_sequence: int
+    plan: Plan,
+    drafts: Sequence[Draft],
+    *,
+    created_at: datetime,
+    updated_at: datetime,
+    first_sequence: int,
+    ids_may_repeat: bool = False,
 ) -> Decision[dict[str, str]]:
     """Turn drafts into records: fold, look for rings, look up dependencies, judge (S13.13).
 
@@ -62,13 +68,16 @@ def admit(
         plan: takes the new records and the events.
         drafts: in order of add; names are unique.
         created_at: the created_at of all of them.
+        updated_at: the updated_at; earlier after the clock was set back (S13.20).
         first_sequence: the sequence of the first; the others count on from it.
+        ids_may_repeat: whether the ids are of a source that might repeat one.
 
     Returns:
         The id that each name stands for: its own, or that of the task that holds its key.
 
     Raises:
         DependencyCycleError: the nodes depend on each other in a ring.
+        TaskAlreadyExistsError: an id is taken.
         TaskNotFoundError: a dependency is neither a node nor stored.
     """
     id_of: dict[str, str] = {}
@@ -83,6 +92,8 @@ def admit(
             kept[draft.name] = draft
         id_of[draft.name] = holder or draft.id
 
+    if ids_may_repeat:
+        yield from _refuse_taken(kept.values())
     name_of = {draft.id: name for name, draft in kept.items()}
 
     def node(dependency: str) -> str:
@@ -102,11 +113,11 @@ def admit(
     facts: dict[str, Fact] = (yield GetFacts(outside)) if outside else {}
     for task_id in outside:
         if facts[task_id].status is None:
-            raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored to depend on; nothing was enqueued")
+            raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored; nothing was enqueued")
 
     position = {draft.name: index for index, draft in enumerate(drafts)}
     for name in order:
-        record = _record(kept[name], id_of, created_at, first_sequence + position[name])
+        record = _record(kept[name], id_of, created_at, updated_at, first_sequence + position[name])
         facts[record.id] = fact_of(record.id, _store(plan, record, facts))
     return id_of
 
@@ -125,7 +136,19 @@ def find_holder(plan: Plan, key: str) -> Decision[str | None]:
     return holder.id
 
 
-def _record(draft: Draft, id_of: dict[str, str], created_at: datetime, sequence: int) -> StoredTask:
+def _refuse_taken(drafts: Collection[Draft]) -> Decision[None]:
+    # The storage would notice a stored id too, but not one that another call of the same step has just taken.
+    stored: dict[str, StoredTask] = yield GetTasks([draft.id for draft in drafts])
+    seen = set(stored)
+    for draft in drafts:
+        if draft.id in seen:
+            raise TaskAlreadyExistsError(draft.id)
+        seen.add(draft.id)
+
+
+def _record(
+    draft: Draft, id_of: dict[str, str], created_at: datetime, updated_at: datetime, sequence: int
+) -> StoredTask:
     return StoredTask(
         id=draft.id,
         type=draft.type,
@@ -133,7 +156,7 @@ def _record(draft: Draft, id_of: dict[str, str], created_at: datetime, sequence:
         status=TaskStatus.WAITING if draft.depends_on else TaskStatus.PENDING,
         retry_policy=draft.retry_policy,
         created_at=created_at,
-        updated_at=created_at,
+        updated_at=updated_at,
         sequence=sequence,
         next_attempt_at=draft.next_attempt_at,
         deduplication_key=draft.deduplication_key,

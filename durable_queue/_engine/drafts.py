@@ -84,7 +84,7 @@ def make_draft(
         deduplication_key=_optional_name(options, "deduplication_key"),
         idempotency_key=_optional_name(options, "idempotency_key"),
         priority=_check_priority(options.get("priority", 0)),
-        depends_on=_check_dependencies(options.get("depends_on", ())),
+        depends_on=check_dependencies(options.get("depends_on", ())),
         on_dependency_failure=on_failure,
         group=_optional_name(options, "group"),
         next_attempt_at=_instant(options, "run_at", "delay", now, past_is_none=True),
@@ -124,7 +124,13 @@ def _check_priority(value: object) -> int:
     return value
 
 
-def _check_dependencies(value: object) -> tuple[str, ...]:
+def check_dependencies(value: object) -> tuple[str, ...]:
+    """Check ids or names to depend on; return each once, in order.
+
+    Raises:
+        TypeError: it is no iterable, or one string, or holds something that is no string.
+        ValueError: one of them is no usable text.
+    """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError("depends_on must be a list of task ids or node names")
     return tuple(dict.fromkeys(check_name(item, "a dependency") for item in value))

@@ -7,7 +7,14 @@ from typing import Any, Unpack
 
 from durable_queue._core.admission import admit
 from durable_queue._core.plan import Decision, GetMaxSequence, Plan
-from durable_queue._engine.drafts import EnqueueOptions, Node, SharedOptions, make_draft
+from durable_queue._engine.drafts import (
+    EnqueueOptions,
+    Node,
+    SharedOptions,
+    check_dependencies,
+    make_draft,
+    new_id,
+)
 from durable_queue._verbs.base import QueueBase
 from durable_queue.errors import TaskNotFoundError
 from durable_queue.graph import TaskGraph
@@ -31,8 +38,8 @@ class Submitting(QueueBase):
                 * ``depends_on``: ids of tasks that must end first.
                 * ``on_dependency_failure``: what to do when one of them does not complete; cancel by default (S4.3).
                 * ``group``: a name to list and cancel by.
-                * ``run_at`` or ``delay``: the earliest start, as an aware datetime or from now; at most 365 days from now
-                  as a delay.
+                * ``run_at`` or ``delay``: the earliest start, as an aware datetime or from now; a delay is
+                  at most 365 days.
                 * ``expires_at`` or ``expires_in``: when to cancel it if it has not started (S8.1).
 
         Returns:
@@ -42,12 +49,15 @@ class Submitting(QueueBase):
             UnknownTaskTypeError: the class is not registered.
             PayloadError: the task cannot be stored as JSON and come back equal.
             TaskNotFoundError: a dependency is not stored.
+            TaskAlreadyExistsError: the queue's `id_generator` gave an id that is taken.
             TypeError: an option is unknown or has the wrong type.
             ValueError: an option has an impossible value.
             QueueClosedError: the queue is closed.
             QueueStateError: the call comes from another event loop.
         """
-        return (await self._enqueue([Node(name="#1", task=task, options=_known(options, EnqueueOptions))]))["#1"]
+        return (await self._enqueue([Node(name="#1", task=task, options=_known(options, EnqueueOptions))]))[
+            "#1"
+        ]
 
     async def enqueue_all(self, tasks: Iterable[object], **options: Unpack[SharedOptions]) -> list[str]:
         """Store several independent tasks with the same options, all or none (S2.6).
@@ -63,7 +73,7 @@ class Submitting(QueueBase):
             Exception: as for `enqueue`; nothing is stored then.
         """
         shared = _known(options, SharedOptions)
-        return await self._enqueue_listed(tasks, lambda index: shared)
+        return await self._enqueue_listed(tasks, lambda _: shared)
 
     async def enqueue_chain(self, tasks: Iterable[object], **options: Unpack[SharedOptions]) -> list[str]:
         """Store several tasks of which each depends on the one before, all or none (S2.6).
@@ -80,7 +90,9 @@ class Submitting(QueueBase):
             Exception: as for `enqueue`; nothing is stored then.
         """
         first = _known(options, SharedOptions)
-        later = {name: value for name, value in first.items() if name not in ("depends_on", "run_at", "delay")}
+        later = {
+            name: value for name, value in first.items() if name not in ("depends_on", "run_at", "delay")
+        }
         return await self._enqueue_listed(
             tasks, lambda index: first if index == 1 else later | {"depends_on": [f"#{index - 1}"]}
         )
@@ -104,7 +116,8 @@ class Submitting(QueueBase):
         self, tasks: Iterable[object], options_of: Callable[[int], dict[str, Any]]
     ) -> list[str]:
         nodes = [
-            Node(name=f"#{index}", task=task, options=options_of(index)) for index, task in enumerate(tasks, 1)
+            Node(name=f"#{index}", task=task, options=options_of(index))
+            for index, task in enumerate(tasks, 1)
         ]
         ids = await self._enqueue(nodes)
         return [ids[node.name] for node in nodes]
@@ -130,7 +143,16 @@ class Submitting(QueueBase):
                 # Kept when the call is decided again, so that the same record is written again (S13.3).
                 first = self._next_sequence
                 self._next_sequence += len(drafts)
-            return (yield from admit(plan, drafts, created_at=created_at, first_sequence=first))
+            return (
+                yield from admit(
+                    plan,
+                    drafts,
+                    created_at=created_at,
+                    updated_at=now,
+                    first_sequence=first,
+                    ids_may_repeat=self._id_generator is not new_id,
+                )
+            )
 
         return await self._ledger.call(decide)
 
@@ -138,8 +160,14 @@ class Submitting(QueueBase):
 def _known(options: Any, allowed: Any) -> dict[str, Any]:
     unknown = set(options) - allowed.__annotations__.keys()
     if unknown:
-        raise TypeError(f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}")
-    for dependency in options.get("depends_on", ()):
-        if isinstance(dependency, str) and dependency.startswith("#"):
-            raise TaskNotFoundError(dependency, f"{dependency!r} is no task id: ids never start with '#'")
-    return dict(options)
+        raise TypeError(
+            f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}"
+        )
+    known = dict(options)
+    if "depends_on" in known:
+        # Kept, because an iterator could be walked only once and the options may be for several tasks.
+        known["depends_on"] = check_dependencies(known["depends_on"])
+        for dependency in known["depends_on"]:
+            if dependency.startswith("#"):
+                raise TaskNotFoundError(dependency, f"{dependency!r} is no task id: ids never start with '#'")
+    return known
