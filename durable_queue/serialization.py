@@ -8,7 +8,7 @@ defaults of the class, so that a class may grow while tasks of it are stored. No
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -21,8 +21,9 @@ from cattrs.errors import (
 )
 
 from durable_queue import _json
-from durable_queue._hooks import Inside, Refusal, configure, mismatch, type_name
+from durable_queue._hooks import configure
 from durable_queue._json import JsonText
+from durable_queue._refusals import Inside, Refusal, mismatch, type_name
 from durable_queue._text import check_name
 from durable_queue.errors import PayloadError
 
@@ -221,7 +222,7 @@ def _difference(ours: Any, theirs: Any, path: str) -> tuple[str, str] | None:
     kind, other = type(ours), type(theirs)
     if isinstance(ours, datetime) and isinstance(theirs, datetime):
         # In the hour that a zone repeats, no datetime of that zone equals one of another zone (PEP 495).
-        same = ours.astimezone(timezone.utc) == theirs.astimezone(timezone.utc)
+        same = ours.astimezone(UTC) == theirs.astimezone(UTC)
         return None if same else ("does not come back equal", path)
     if kind is not other and not {kind, other} <= {int, float}:
         return f"comes back as {other.__qualname__} instead of {kind.__qualname__}", path
