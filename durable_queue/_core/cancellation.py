@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durable_queue._core import transitions
-from durable_queue._core.plan import Breathe, BREATHE_EVERY, Decision, GetGroup, Plan, get_task
+from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, GetGroup, Plan, get_task
 from durable_queue._core.settlement import settle
 from durable_queue.errors import TaskNotFoundError
 from durable_queue.events import TaskCancelled

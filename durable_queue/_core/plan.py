@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from durable_queue._core.graphs import dependencies_first
 from durable_queue.changes import Change, Delete, Save, Update
 from durable_queue.events import QueueEvent
 from durable_queue.tasks import StoredTask, TaskStatus
@@ -69,12 +70,13 @@ class Plan:
         self._new |= other._new
 
     def changes(self) -> list[Change]:
-        """Return the write: new records in their order, then updates with the dependents before what settled them.
+        """Return the write: new records in their order, then updates in a safe order, then deletions.
 
-        A storage that is not atomic is left recoverable by this order wherever it stops (S4.7, S13.8).
+        A storage that is not atomic is left recoverable by this order wherever it stops: a dependent is written before
+        what settled it, and a dependency that is active again before what waits for it (S4.7, S13.8).
         """
         saves: list[Change] = []
-        updates: list[Change] = []
+        updates: dict[str, StoredTask] = {}
         deletes: list[Change] = []
         for task_id, task in self.records.items():
             if task is None:
@@ -82,8 +84,21 @@ class Plan:
             elif task_id in self._new:
                 saves.append(Save(task))
             else:
-                updates.append(Update(task))
-        return [*saves, *reversed(updates), *deletes]
+                updates[task_id] = task
+        return [*saves, *(Update(updates[task_id]) for task_id in _safe_order(updates)), *deletes]
+
+
+def _safe_order(updates: dict[str, StoredTask]) -> Iterable[str]:
+    # Each rule goes along an edge, in the direction that its dependent chooses, so the rules never form a ring.
+    before: dict[str, list[str]] = {task_id: [] for task_id in reversed(updates)}
+    for task in updates.values():
+        for dependency in task.depends_on:
+            if dependency in before:
+                if task.status is TaskStatus.WAITING:
+                    before[task.id].append(dependency)
+                else:
+                    before[dependency].append(task.id)
+    return dependencies_first(before) if any(before.values()) else before
 
 
 @attrs.frozen

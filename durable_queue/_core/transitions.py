@@ -4,7 +4,7 @@ Two rules hold. All moves between statuses are in this file: first the table of 
 a move. And the file knows neither who asks nor why: whether a failed attempt may be retried, whether a dependent is
 released or cancelled, is decided elsewhere; here it is only carried out, or refused without a trace.
 
-The diagram in ``docs/explanation/states.md`` is checked against `LEGAL_MOVES` by a test.
+The diagram in ``docs/explanation/states.md`` is checked against `MOVES` by a test.
 """
 
 from __future__ import annotations
@@ -28,25 +28,34 @@ COMPLETED = TaskStatus.COMPLETED
 FAILED = TaskStatus.FAILED
 CANCELLED = TaskStatus.CANCELLED
 
-FIRST_STATUSES = frozenset({PENDING, WAITING, CANCELLED, FAILED})
-"""What a new record may be: ended at once when a dependency decides so at enqueue (S2.4)."""
+_ENDED_BADLY = frozenset({FAILED, CANCELLED})
+
+MOVES: dict[str, tuple[frozenset[TaskStatus], frozenset[TaskStatus]]] = {
+    "claim": (frozenset({PENDING, RETRY_SCHEDULED}), frozenset({RUNNING})),
+    "complete": (frozenset({RUNNING}), frozenset({COMPLETED})),
+    "fail": (frozenset({RUNNING, WAITING}), frozenset({FAILED})),
+    "schedule_retry": (frozenset({RUNNING}), frozenset({RETRY_SCHEDULED})),
+    "cancel": (frozenset({WAITING, PENDING, RETRY_SCHEDULED, RUNNING}), frozenset({CANCELLED})),
+    "expire": (frozenset({WAITING, PENDING, RETRY_SCHEDULED}), frozenset({CANCELLED})),
+    "request_cancel": (frozenset({RUNNING}), frozenset({RUNNING})),
+    "hand_off": (frozenset({RUNNING}), frozenset({RUNNING})),
+    "release": (frozenset({WAITING}), frozenset({PENDING})),
+    "put_back": (frozenset({RUNNING}), frozenset({PENDING})),
+    "reopen": (_ENDED_BADLY, frozenset({PENDING, WAITING})),
+}
+"""For each function below, the statuses that it starts from and those that it leads to."""
 
 LEGAL_MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
-    WAITING: frozenset({PENDING, CANCELLED, FAILED}),
-    PENDING: frozenset({RUNNING, CANCELLED}),
-    RETRY_SCHEDULED: frozenset({RUNNING, CANCELLED}),
-    # To itself: a request to cancel, or a hand-off. To pending: put back by stop, or an interruption that is free.
-    RUNNING: frozenset({RUNNING, COMPLETED, FAILED, CANCELLED, RETRY_SCHEDULED, PENDING}),
-    # Only by DurableQueue.retry (S6.3).
-    FAILED: frozenset({PENDING, WAITING}),
-    CANCELLED: frozenset({PENDING, WAITING}),
-    COMPLETED: frozenset(),
+    status: frozenset().union(*(after for before, after in MOVES.values() if status in before))
+    for status in TaskStatus
 }
+"""For each status, where a task can go from there; nowhere from completed."""
 
 
 def claim(task: StoredTask, now: datetime) -> StoredTask:
     """Start an attempt: it is counted here, and the reference of an earlier hand-off ends (S3.2, S13.10)."""
     return _move(
+        "claim",
         task,
         RUNNING,
         now,
@@ -59,47 +68,47 @@ def claim(task: StoredTask, now: datetime) -> StoredTask:
 
 def complete(task: StoredTask, result_text: JsonText | None, now: datetime) -> StoredTask:
     """End a running task well."""
-    return _move(task, COMPLETED, now, result=result_text)
+    return _move("complete", task, COMPLETED, now, result=result_text)
 
 
 def fail(task: StoredTask, failure: TaskFailure, now: datetime) -> StoredTask:
     """End a running task, or a waiting one by its policy, as failed."""
-    return _move(task, FAILED, now, last_failure=failure)
+    return _move("fail", task, FAILED, now, last_failure=failure)
 
 
 def schedule_retry(task: StoredTask, failure: TaskFailure, due: datetime, now: datetime) -> StoredTask:
     """Give a running task another attempt at a later time."""
-    return _move(task, RETRY_SCHEDULED, now, last_failure=failure, next_attempt_at=due)
+    return _move("schedule_retry", task, RETRY_SCHEDULED, now, last_failure=failure, next_attempt_at=due)
 
 
 def cancel(task: StoredTask, now: datetime, failure: TaskFailure | None = None) -> StoredTask:
     """End a task as cancelled; without a failure given, as on request."""
-    return _move(task, CANCELLED, now, last_failure=failure or cancelled_failure(task, at=now))
+    return _move("cancel", task, CANCELLED, now, last_failure=failure or cancelled_failure(task, at=now))
 
 
 def expire(task: StoredTask, now: datetime) -> StoredTask:
     """Cancel a task that has not started in time (S8.1)."""
-    return cancel(task, now, expired_failure(task, at=now))
+    return _move("expire", task, CANCELLED, now, last_failure=expired_failure(task, at=now))
 
 
 def request_cancel(task: StoredTask, now: datetime) -> StoredTask:
     """Ask a running task to stop (S6.1)."""
-    return _move(task, RUNNING, now, cancel_requested=True)
+    return _move("request_cancel", task, RUNNING, now, cancel_requested=True)
 
 
 def hand_off(task: StoredTask, reference: str, deadline: datetime | None, now: datetime) -> StoredTask:
     """Leave a running task to outside work (S9.1)."""
-    return _move(task, RUNNING, now, hand_off_reference=reference, hand_off_deadline=deadline)
+    return _move("hand_off", task, RUNNING, now, hand_off_reference=reference, hand_off_deadline=deadline)
 
 
 def release(task: StoredTask, now: datetime) -> StoredTask:
     """Make a waiting task pending; a `run_at` that it has still counts (S4.2)."""
-    return _move(task, PENDING, now)
+    return _move("release", task, PENDING, now)
 
 
 def put_back(task: StoredTask, now: datetime, **changes: Any) -> StoredTask:
     """Make a running task ready again as if the attempt had not been; it has started, so it no longer expires."""
-    return _move(task, PENDING, now, attempts=task.attempts - 1, expires_at=None, **changes)
+    return _move("put_back", task, PENDING, now, attempts=task.attempts - 1, expires_at=None, **changes)
 
 
 def count_interruption(task: StoredTask) -> StoredTask:
@@ -112,6 +121,7 @@ def reopen(
 ) -> StoredTask:
     """Give a failed or cancelled task a fresh start under the same id, order and keys (S6.3, S13.9)."""
     return _move(
+        "reopen",
         task,
         status,
         now,
@@ -125,9 +135,10 @@ def reopen(
     )
 
 
-def _move(task: StoredTask, status: TaskStatus, now: datetime, **changes: Any) -> StoredTask:
-    if status not in LEGAL_MOVES[task.status]:
+def _move(move: str, task: StoredTask, status: TaskStatus, now: datetime, **changes: Any) -> StoredTask:
+    before, after = MOVES[move]
+    if task.status not in before or status not in after:
         raise TaskStateError(
-            f"task {task.id!r} is {task.status.value}; it cannot become {status.value} from there"
+            f"task {task.id!r} is {task.status.value}; {move} cannot make it {status.value} from there"
         )
     return attrs.evolve(task, status=status, updated_at=now, **changes)

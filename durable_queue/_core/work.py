@@ -73,13 +73,15 @@ def work(
     Returns:
         The claimed records, as they will be written.
     """
+    # A judgement earlier in the step has ended tasks that the storage still takes for active.
+    alone = not plan.records
     finished = conclude_all(plan, ended)
     if late_hand_offs:
         finished.extend((yield from _end_late(plan, late_hand_offs, late_outcome)))
     if expire:
         overdue: list[StoredTask] = yield GetExpired(EXPIRY_BATCH)
         finished.extend(end_expired(plan, task) for task in overdue)
-    yield from settle(plan, finished, alone=True)
+    yield from settle(plan, finished, alone=alone)
     return (yield from claim(plan, free_slots, without))
 
 
@@ -117,9 +119,7 @@ def claim(plan: Plan, free_slots: int, without: Collection[str]) -> Decision[lis
 def put_claim(plan: Plan, task: StoredTask) -> None:
     """Put a claimed record into the plan and announce its start."""
     plan.put(task)
-    plan.events.append(
-        TaskStarted(task_id=task.id, task_type=task.type, at=plan.now, attempt=task.attempts)
-    )
+    plan.events.append(TaskStarted(task_id=task.id, task_type=task.type, at=plan.now, attempt=task.attempts))
 
 
 def judge_inserted(plan: Plan, ids: Collection[str]) -> Decision[None]:
@@ -128,5 +128,3 @@ def judge_inserted(plan: Plan, ids: Collection[str]) -> Decision[None]:
     waiting = [task for task in stored.values() if task.status is TaskStatus.WAITING]
     ended = yield from judge_waiting(plan, waiting)
     yield from settle(plan, ended)
-
-
