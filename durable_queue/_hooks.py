@@ -45,7 +45,10 @@ def configure(converter: cattrs.Converter) -> None:
     """Register every hook on a new converter."""
     for kind in _SCALARS:
         converter.register_structure_hook(kind, partial(_scalar, kind))
-    converter.register_unstructure_hook(str, _from_text)
+    converter.register_structure_hook(Enum, _read_enum)
+    # str as well: an enum whose members are texts is asked for there first.
+    for kind in (Enum, str):
+        converter.register_unstructure_hook(kind, _write_enum)
     for kind, form in _FORMS.items():
         converter.register_unstructure_hook(kind, partial(_write, kind, form.write))
         converter.register_structure_hook(kind, partial(_read, form))
@@ -66,10 +69,6 @@ def _scalar(plain: type, value: Any, kind: Any) -> Any:
     if type(value) is not plain:
         raise mismatch(JSON_NAMES[plain], value)
     return kind(value)
-
-
-def _from_text(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
 
 
 class _Form(NamedTuple):
@@ -121,28 +120,15 @@ def _anything(_: Any, __: Any) -> Read:
     return lambda value, _: value
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
-
-
 @cache
 def _is_by_value(kind: type[Enum]) -> bool:
     return issubclass(kind, Flag) or all(type(member.value) in (str, int) for member in kind)
 
 
-def _enum_writer(kind: type[Enum], _: Any) -> Write:
-    by_value = _is_by_value(kind)
-
-    def write(member: Any) -> Any:
-        if not isinstance(member, kind):
-            return member
-        return member.value if by_value else member.name
-
-    return write
-
-
-def _enum_reader(_: Any, __: Any) -> Read:
-    return _read_enum
+def _write_enum(member: Any) -> Any:
+    if not isinstance(member, Enum):
+        return member
+    return member.value if _is_by_value(type(member)) else member.name
 
 
 def _read_enum(value: Any, kind: type[Enum]) -> Enum:
@@ -159,7 +145,7 @@ def _literals(kind: Any) -> dict[tuple[type, Any], Any]:
     """Return the members of a literal by what they are written as, and by its type, because 1 == True == 1.0."""
     allowed: dict[tuple[type, Any], Any] = {}
     for member in get_args(kind):
-        plain = _enum_writer(type(member), None)(member) if isinstance(member, Enum) else member
+        plain = _write_enum(member)
         allowed[type(plain), plain] = member
     return allowed
 
@@ -238,7 +224,6 @@ def _fields_writer(kind: Any, converter: cattrs.Converter) -> Write:
 
 _READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, cattrs.Converter], Read]], ...] = (
     (is_anything, _anything),
-    (_is_enum, _enum_reader),
     (_is_literal, _literal),
     (_is_mixed_union, _union),
     (_is_fields, _fields),
@@ -246,6 +231,5 @@ _READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, cattrs.Converter], R
 
 _WRITERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, cattrs.Converter], Write]], ...] = (
     (is_anything, lambda _, __: identity),
-    (_is_enum, _enum_writer),
     (_is_fields, _fields_writer),
 )
