@@ -356,8 +356,12 @@ class Ledger:
         """Bring a call through whose joint write failed: it may have been written all the same (S13.3)."""
         plan = call.plan
         assert plan is not None
+        if not plan.records:
+            # What it was decided on may have been the change of another call, which is not stored after all.
+            await self._alone(call)
+            return
         try:
-            stored = await self._storage.get_many(list(plan.records)) if plan.records else {}
+            stored = await self._storage.get_many(list(plan.records))
         except Exception as error:  # noqa: BLE001 - handed to the caller
             call.fail(error)
             return
