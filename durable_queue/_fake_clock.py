@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import datetime, timedelta, timezone
 
 from durable_queue.clock import QueueClock, TimerHandle, check_instant
@@ -50,9 +50,13 @@ class FakeQueueClock(QueueClock):
         """Call `callback` once the clock has been advanced by `delay`."""
         return self._arm(_Timer(self, callback, after=self._elapsed + max(delay, _ZERO)))
 
-    def next_timer_at(self) -> datetime | None:
-        """Return the wall-clock time at which the next timer fires if nobody calls `set`, or None."""
-        waits = [self._wait_of(timer) for timer in self._timers]
+    def next_timer_at(self, *, ignoring: Container[TimerHandle] = ()) -> datetime | None:
+        """Return the wall-clock time at which the next timer fires if nobody calls `set`, or None.
+
+        Args:
+            ignoring: timers that do not count.
+        """
+        waits = [self._wait_of(timer) for timer in self._timers if timer not in ignoring]
         return self._now + min(waits) if waits else None
 
     def advance(self, delta: timedelta) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, overload
 
 from durable_queue._fake_clock import FAKE_START, FakeQueueClock
@@ -28,6 +28,7 @@ __all__ = [
     "Gate",
     "advance",
     "collect_events",
+    "crash",
     "run_until_idle",
 ]
 
@@ -96,6 +97,18 @@ async def run_until_idle(queue: DurableQueue) -> DrainResult:
     return await queue.drain()
 
 
+async def crash(queue: DurableQueue) -> None:
+    """Leave a queue the way a crash of its process does, without ending the process.
+
+    Its handlers are cancelled and nothing more is written: what ran is still running in the storage, and the next
+    queue over the same storage recovers it (S7.2). The queue itself is of no use any more.
+
+    Args:
+        queue: the queue, started.
+    """
+    await queue._lifecycle.crash()  # noqa: SLF001 - the tools for tests know the queue from inside
+
+
 async def advance(queue: DurableQueue, clock: FakeQueueClock, delta: timedelta) -> None:
     """Let time pass as it would have passed, with the queue working meanwhile.
 
@@ -110,10 +123,16 @@ async def advance(queue: DurableQueue, clock: FakeQueueClock, delta: timedelta) 
     """
     await queue.drain()
     left = delta
-    while (when := clock.next_timer_at()) is not None and when - clock.now() <= left:
+    while (when := _next_timer(queue, clock)) is not None and when - clock.now() <= left:
         step = when - clock.now()
         clock.advance(step)
         left -= step
         await queue.drain()
     clock.advance(left)
     await queue.drain()
+
+
+def _next_timer(queue: DurableQueue, clock: FakeQueueClock) -> datetime | None:
+    # The look for other processes is armed twice a second for ever; a step for each would make an hour long.
+    background = queue._worker.agenda.background_timers  # noqa: SLF001 - the tools for tests know the queue from inside
+    return clock.next_timer_at(ignoring=background)

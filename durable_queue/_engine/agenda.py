@@ -59,6 +59,11 @@ class Agenda:
         """Whether `next_due` can be believed."""
         return self._due_known
 
+    @property
+    def background_timers(self) -> list[TimerHandle]:
+        """The timers that stand for no work: the look for commits of other processes."""
+        return [] if self._poll is None else [self._poll]
+
     def begin(self) -> None:
         """Assume nothing: the queue has just started, or somebody else has written."""
         self.claims = True

@@ -93,6 +93,10 @@ class Attempt:
         if self._type is None or not self._type.is_plain:
             self._handler.cancel()
 
+    def tear_down(self) -> None:
+        """Cancel the handler as the end of the program would (S13.5)."""
+        self._handler.cancel()
+
     async def _run(self) -> Outcome:
         enter_handler(self._queue, self.context)
         task_type = self._type

@@ -172,6 +172,18 @@ class Lifecycle:
         # The stop goes on when one of those who wait for it is cancelled (SHU-03).
         return list(await asyncio.shield(self._stopping))
 
+    async def crash(self) -> None:
+        """Leave everything as the end of the process would, for tests: nothing more is written."""
+        attempts = list(self._worker.attempts.values())
+        self._worker.end()
+        self._worker.attempts.clear()
+        self._ledger.abandon()
+        for attempt in attempts:
+            attempt.tear_down()
+        self.state = RunState.IDLE
+        await self._give_up_claim()
+        self._watch.notify()
+
     def _shorten_grace(self, grace: timedelta) -> None:
         ends = self._clock.monotonic() + grace.total_seconds()
         if self._grace_ends is not None and self._grace_ends <= ends:
