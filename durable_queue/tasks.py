@@ -223,7 +223,7 @@ class StoredTask:
             raise _BrokenRuleError("depends_on", "must not hold an empty id or the task's own")
         for name in _INSTANTS:
             value = getattr(self, name)
-            if value is not None and value.tzinfo is not UTC:
+            if value is not None and getattr(value, "tzinfo", None) is not UTC:
                 object.__setattr__(self, name, check_instant(value, name))
 
     def __repr__(self) -> str:
