@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from durable_queue import MemoryQueueStorage, QueueStorage, StoredTask, TaskStatus
+from durable_queue import DurableQueue, MemoryQueueStorage, QueueStorage, StoredTask, TaskStatus
 
 
 @attrs.frozen
@@ -80,3 +80,12 @@ class ThirteenMethodStorage(QueueStorage):
 
     async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
         return await self.inner.get_by_group(group, status=status)
+
+
+async def assert_untouched(queue: DurableQueue) -> None:
+    """Say that a refused call has stored nothing and that an ordinary `Work` still runs; stops the queue."""
+    assert await queue.get_tasks() == []
+    await queue.start()
+    task = await queue.wait(await queue.enqueue(Work(1)))
+    assert task.status is TaskStatus.COMPLETED
+    await queue.stop()
