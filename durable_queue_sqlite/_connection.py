@@ -51,8 +51,12 @@ class Link:
                 f"{self.path}: the file was open in the process that this one was forked from, and SQLite cannot be "
                 "used across a fork; start this process by spawn, or fork before opening"
             )
-        # This step opens nothing yet, so that its cancellation has nothing to clean up.
-        await self._connection
+        try:
+            await self._connection
+        except asyncio.CancelledError:
+            # Nothing is open yet and the thread has been told to stop; it must not outlive the event loop.
+            self._session.wait_for_thread()
+            raise
         _links.add(self)
         try:
             await self._run(Job("open", Session.open))
@@ -117,6 +121,9 @@ class Link:
                 await self._connection.executescript(cast(Any, job))
                 break
             except asyncio.CancelledError as error:
+                if self.is_inherited:
+                    # A forked child that leaves the event loop: there is no thread to wait for.
+                    raise
                 # The job is in the thread's queue all the same; what comes after it has seen its end.
                 cancelled = error
                 job = Job("wait", _nothing)
@@ -134,9 +141,7 @@ class Link:
         finally:
             _links.discard(self)
             self._connection.stop()
-            thread = self._session.thread
-            if thread is not None:
-                thread.join()
+            self._session.wait_for_thread()
             self._session.close()
 
 

@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any, Generic, TypeVar
 
 from durable_queue.errors import CorruptRecordError, DurableQueueError, StorageError
@@ -40,6 +40,7 @@ class Session:
         self.unreadable: dict[str, CorruptRecordError] = {}
         self.seen = (0, 0)
         self.claim = ConsumerClaim(None if path == MEMORY else path)
+        self._has_thread = Event()
         self._synchronous = synchronous
         self._database: sqlite3.Connection | None = None
 
@@ -49,7 +50,14 @@ class Session:
     def enter(self) -> Session:
         """Take note of the thread; what aiosqlite calls to connect."""
         self.thread = current_thread()
+        self._has_thread.set()
         return self
+
+    def wait_for_thread(self) -> None:
+        """Wait until the thread, which has been told to stop, has done so; the one method for other threads."""
+        self._has_thread.wait()
+        if self.thread is not None:
+            self.thread.join()
 
     def executescript(self, job: Job[Any]) -> None:
         """Run a job; what aiosqlite calls, in the thread, for its method of the same name."""

@@ -289,5 +289,5 @@ WHERE open = 1 AND dependency_id IN (SELECT value FROM json_each(?1))
 DATA_VERSION: Final = "PRAGMA data_version"
 
 WAITING_FROM_ELSEWHERE: Final = """
-SELECT id FROM tasks WHERE "row" > ?1 AND writer <> ?2 AND status = 1 ORDER BY "row"
+SELECT id FROM tasks NOT INDEXED WHERE "row" > ?1 AND writer <> ?2 AND status = 1 ORDER BY "row"
 """

@@ -78,14 +78,14 @@ def start_python(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def run_python(code: str, *arguments: object) -> str:
-    """Run a child process to its end, at most 20 seconds; it must succeed and complain of nothing.
+    """Run a child process to its end, at most 10 seconds; it must succeed and complain of nothing.
 
     Returns:
         What it printed.
     """
     with start_python(code, *arguments) as child:
         try:
-            output, complaints = child.communicate(timeout=20)
+            output, complaints = child.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             child.kill()
             raise
