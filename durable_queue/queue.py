@@ -98,16 +98,24 @@ class DurableQueue(Submitting, Managing):
     async def close(self, *, grace: timedelta | None = None) -> None:
         """Stop, then end the event streams; the storage stays open (S7.6).
 
+        Until the stop is over, running handlers can still use the queue. Afterwards only the reads, `stop` and `close`
+        do not raise QueueClosedError.
+
+        Args:
+            grace: as for `stop`.
+
         Raises:
             QueueStateError: called from inside a handler of this queue.
         """
         refuse_inside_handler(self, "close")
+        check_optional_delay(grace, "grace")
         if not self._lifecycle.is_quiet:
             self._bind_loop()
-        self._is_closed = True
+        self._lifecycle.is_closing = True
         try:
             await self.stop(grace=grace)
         finally:
+            self._is_closed = True
             self._broadcast.close()
             self._waiters.close()
 

@@ -13,7 +13,13 @@ from durable_queue._engine.context import TaskContext, enter_handler
 from durable_queue._engine.registry import TaskType
 from durable_queue._engine.threads import HandlerThreads, ThreadedExit
 from durable_queue.clock import QueueClock, TimerHandle
-from durable_queue.errors import HandOffError, PayloadError, TaskCancelledError, TaskTimeoutError, UnknownTaskTypeError
+from durable_queue.errors import (
+    HandOffError,
+    PayloadError,
+    TaskCancelledError,
+    TaskTimeoutError,
+    UnknownTaskTypeError,
+)
 from durable_queue.outcomes import Completed, Failed, HandedOff, Outcome, PutBack
 from durable_queue.serialization import encode_result
 from durable_queue.tasks import StoredTask

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-
 from datetime import timedelta
 from enum import Enum
 
@@ -17,7 +16,7 @@ from durable_queue._engine.ledger import Ledger
 from durable_queue._engine.watch import Watch
 from durable_queue._engine.worker import SlotWorker
 from durable_queue.clock import QueueClock, TimerHandle
-from durable_queue.errors import QueueStateError
+from durable_queue.errors import QueueClosedError, QueueStateError
 from durable_queue.storage import QueueStorage
 from durable_queue.tasks import StoredTask, TaskStatus
 
@@ -61,6 +60,7 @@ class Lifecycle:
         self, storage: QueueStorage, clock: QueueClock, ledger: Ledger, worker: SlotWorker, watch: Watch
     ) -> None:
         self.state = RunState.IDLE
+        self.is_closing = False
         self._storage = storage
         self._clock = clock
         self._ledger = ledger
@@ -86,12 +86,15 @@ class Lifecycle:
 
     async def start(self, *, paused: bool) -> None:
         """Recover, then claim; see `DurableQueue.start`."""
+        if self.is_closing:
+            raise QueueClosedError("the queue is being closed; make a new DurableQueue over the same storage")
         self._forget_ended()
         if self._stubborn:
             names = ", ".join(repr(attempt.task.id) for attempt in self._stubborn)
             raise QueueStateError(f"handlers that ignored the last stop are still running: tasks {names}")
         if self.state is not RunState.IDLE or self._starting:
-            raise QueueStateError(f"the queue is {self.state.value}; only an idle queue can be started")
+            state = "being started already" if self._starting else self.state.value
+            raise QueueStateError(f"the queue is {state}; only an idle queue can be started")
         self._starting = True
         self._ledger.context = contextvars.copy_context()
         try:
@@ -253,13 +256,20 @@ class Lifecycle:
         except Exception:  # noqa: BLE001 - the claim dies with the process; a stop must not fail because of it
             self._ledger.has_consumer = False
 
+    async def _give_up_unused_claim(self) -> None:
+        if self.state is RunState.IDLE and not self._starting:
+            await self._give_up_claim()
+
     def stubborn_ended(self) -> None:
         """Give the consumer claim up once the last handler that ignored a stop has ended."""
         if not self._stubborn:
             return
         self._forget_ended()
-        if not self._stubborn and self.state is RunState.IDLE:
-            self._release_task = asyncio.get_running_loop().create_task(self._give_up_claim())
+        if not self._stubborn:
+            # Between two steps, so that a start or a call that needs the claim comes whole before or after it.
+            self._release_task = asyncio.get_running_loop().create_task(
+                self._ledger.exclusive(self._give_up_unused_claim)
+            )
 
     def _forget_ended(self) -> None:
         self._stubborn = [attempt for attempt in self._stubborn if attempt.is_running]
@@ -325,5 +335,3 @@ class Lifecycle:
 
 async def _nothing() -> None:
     return None
-
-

@@ -94,7 +94,7 @@ class QueueBase:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` has been called."""
+        """Whether `close` has ended the queue."""
         return self._is_closed
 
     def register(
