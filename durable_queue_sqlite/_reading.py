@@ -19,9 +19,9 @@ FIRST: Final = -(2**63)
 _NO_LIMIT: Final = -1
 
 
-def ids_as_json(ids: Collection[str]) -> str:
-    """Return a list of ids as the one parameter that statements take."""
-    return json.dumps(list(ids))
+def as_json(values: Collection[Any]) -> str:
+    """Return a list as the one parameter that statements take."""
+    return json.dumps(list(values))
 
 
 def get_by_status(
@@ -55,7 +55,7 @@ def get_ready(
     start = (FIRST, FIRST, FIRST, "")
     if types is None:
         return _page(session, sql.GET_READY, (), start, limit, place_of=_ready_place)
-    allowed = ids_as_json(types)
+    allowed = as_json(types)
     return _page(session, sql.GET_READY_OF_TYPES, (allowed,), start, limit, place_of=_ready_place)
 
 
@@ -101,7 +101,7 @@ def _has_staged(session: Session, now: int) -> bool:
 
 def get_many(session: Session, ids: Collection[str]) -> dict[str, StoredTask]:
     """Return the stored records among these ids that can be read."""
-    return {task.id: task for task in session.records(session.fetch(sql.GET_MANY, (ids_as_json(ids),)))}
+    return {task.id: task for task in session.records(session.fetch(sql.GET_MANY, (as_json(ids),)))}
 
 
 def scalar(session: Session, statement: str, parameters: Sequence[Any] = ()) -> Any:

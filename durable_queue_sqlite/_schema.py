@@ -4,7 +4,7 @@
 that a crash leaves either the old version whole or the new one whole.
 
 A task's row number, not its id, ties the tables together: it is short, it is given out in ascending order and never
-again (`allocation`), so that "what has been inserted since" is a range of it.
+again (AUTOINCREMENT), so that "what has been inserted since" is a range of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST: Final = (
     # on_dependency_failure: 0 cancel, 1 fail, 2 run.
     """
     CREATE TABLE tasks (
-        "row" INTEGER PRIMARY KEY,
+        "row" INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
         type TEXT NOT NULL,
         rank INTEGER NOT NULL,
@@ -59,8 +59,6 @@ _FIRST: Final = (
         PRIMARY KEY (dependency_id, task)
     ) STRICT, WITHOUT ROWID
     """,
-    "CREATE TABLE allocation (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_row INTEGER NOT NULL) STRICT",
-    "INSERT INTO allocation (only_row, last_row) VALUES (1, 0)",
     "CREATE INDEX by_status ON tasks (status, created_at, sequence, id)",
     "CREATE INDEX by_readiness ON tasks (rank, created_at, sequence, id) WHERE stage = 1",
     "CREATE INDEX by_type_and_readiness ON tasks (type, rank, created_at, sequence, id) WHERE stage = 1",

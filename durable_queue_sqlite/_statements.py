@@ -1,13 +1,19 @@
 """Every SQL statement of the adapter, by name.
 
 Lists travel as one JSON parameter (``json_each(?1)``), never as one variable per row, so that no limit of a SQLite
-build on variables is met. ``INDEXED BY`` pins the index that a worker query relies on: SQLite then refuses to prepare
+build on variables is met. Rows are written a batch per statement: the connection's thread must win the interpreter
+back after every step of a statement, and an event loop that is hard at work makes each of those wins slow.
+``INDEXED BY`` pins the index that a worker query relies on: SQLite then refuses to prepare
 the statement without it, where a guess of the planner would only be slow once a million tasks are stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+BATCH_SIZES: Final = (32, 16, 8, 4, 2, 1)
+"""How many rows one statement writes; with 20 columns that is within the 999 variables that any build takes."""
 
 _COLUMNS: Final = """
 SELECT task."row", task.id, task.type, task.status, task.stage, task.rank, task.created_at, task.sequence,
@@ -25,6 +31,12 @@ LEFT JOIN results AS result ON result."row" = task."row"
 def _records(source: str, rest: str = "", *, first: str = "") -> str:
     """Return a statement that reads whole records from a source that has `task` in it."""
     return f"{first}{_COLUMNS}{source}{_BODIES}{rest}"
+
+
+def _for_rows(width: int, before: str, after: str = "") -> Mapping[int, str]:
+    """Return a statement about many rows of values, for each of the `BATCH_SIZES`."""
+    row = f"({', '.join('?' * width)})"
+    return {size: f"{before} {', '.join([row] * size)} {after}" for size in BATCH_SIZES}
 
 
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
@@ -214,66 +226,87 @@ GET_JUDGEABLE: Final = _records(
 )
 
 KNOWN: Final = """
-SELECT task.id, task."row", task.status,
-    EXISTS (SELECT 1 FROM results AS result WHERE result."row" = task."row"),
-    task.type, task.rank, task.created_at, task.sequence, task.deduplication_key, task.group_name,
-    task.on_dependency_failure, task.depends_on
+SELECT
+    (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'tasks'),
+    json_group_array(json_array(
+        task."row", task.status,
+        EXISTS (SELECT 1 FROM edges AS edge WHERE edge.dependency_id = wanted.value),
+        EXISTS (SELECT 1 FROM results AS result WHERE result."row" = task."row"),
+        task.type, task.rank, task.created_at, task.sequence, task.deduplication_key, task.group_name,
+        task.on_dependency_failure, task.depends_on
+    ))
 FROM json_each(?1) AS wanted
-CROSS JOIN tasks AS task ON task.id = wanted.value
+LEFT JOIN tasks AS task ON task.id = wanted.value
 """
+"""What a list of changes has to know of its ids, one list per id in their order: all of it in one row, and one step."""
 
-ALLOCATE_ROWS: Final = """
-UPDATE allocation SET last_row = last_row + ?1 WHERE only_row = 1 RETURNING last_row
+LAST_ROW: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'tasks'"
+
+INSERT_TASKS: Final = _for_rows(
+    20,
+    """
+    INSERT INTO tasks (
+        "row", id, type, rank, created_at, sequence, deduplication_key, group_name, on_dependency_failure,
+        depends_on, status, stage, updated_at, attempts, next_attempt_at, expires_at, held, retry_policy, details,
+        writer
+    )
+    VALUES
+    """,
+)
+
+UPDATE_STATES: Final = _for_rows(
+    10,
+    """
+    UPDATE tasks SET
+        status = new.column2, stage = new.column3, updated_at = new.column4, attempts = new.column5,
+        next_attempt_at = new.column6, expires_at = new.column7, held = new.column8, retry_policy = new.column9,
+        details = new.column10
+    FROM (VALUES
+    """,
+    ') AS new WHERE tasks."row" = new.column1',
+)
+
+UPDATE_TASKS: Final = _for_rows(
+    18,
+    """
+    UPDATE tasks SET
+        type = new.column2, rank = new.column3, created_at = new.column4, sequence = new.column5,
+        deduplication_key = new.column6, group_name = new.column7, on_dependency_failure = new.column8,
+        depends_on = new.column9, status = new.column10, stage = new.column11, updated_at = new.column12,
+        attempts = new.column13, next_attempt_at = new.column14, expires_at = new.column15, held = new.column16,
+        retry_policy = new.column17, details = new.column18
+    FROM (VALUES
+    """,
+    ') AS new WHERE tasks."row" = new.column1',
+)
+
+INSERT_PAYLOADS: Final = _for_rows(2, 'INSERT INTO payloads ("row", text) VALUES')
+
+UPDATE_PAYLOADS: Final = _for_rows(
+    2,
+    'INSERT INTO payloads ("row", text) VALUES',
+    'ON CONFLICT ("row") DO UPDATE SET text = excluded.text WHERE text IS NOT excluded.text',
+)
+
+PUT_RESULTS: Final = _for_rows(
+    2,
+    'INSERT INTO results ("row", text) VALUES',
+    'ON CONFLICT ("row") DO UPDATE SET text = excluded.text WHERE text IS NOT excluded.text',
+)
+
+DELETE_TASKS: Final = 'DELETE FROM tasks WHERE "row" IN (SELECT value FROM json_each(?1))'
+DELETE_PAYLOADS: Final = 'DELETE FROM payloads WHERE "row" IN (SELECT value FROM json_each(?1))'
+DELETE_RESULTS: Final = 'DELETE FROM results WHERE "row" IN (SELECT value FROM json_each(?1))'
+DELETE_EDGES: Final = """
+DELETE FROM edges INDEXED BY by_dependent WHERE task IN (SELECT value FROM json_each(?1))
 """
-
-LAST_ROW: Final = "SELECT last_row FROM allocation WHERE only_row = 1"
-
-INSERT_TASK: Final = """
-INSERT INTO tasks (
-    "row", id, type, rank, created_at, sequence, deduplication_key, group_name, on_dependency_failure, depends_on,
-    status, stage, updated_at, attempts, next_attempt_at, expires_at, held, retry_policy, details, writer
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-
-UPDATE_STATE: Final = """
-UPDATE tasks SET
-    status = ?, stage = ?, updated_at = ?, attempts = ?, next_attempt_at = ?, expires_at = ?, held = ?,
-    retry_policy = ?, details = ?
-WHERE "row" = ?
-"""
-
-UPDATE_TASK: Final = """
-UPDATE tasks SET
-    type = ?, rank = ?, created_at = ?, sequence = ?, deduplication_key = ?, group_name = ?,
-    on_dependency_failure = ?, depends_on = ?,
-    status = ?, stage = ?, updated_at = ?, attempts = ?, next_attempt_at = ?, expires_at = ?, held = ?,
-    retry_policy = ?, details = ?
-WHERE "row" = ?
-"""
-
-INSERT_PAYLOAD: Final = 'INSERT INTO payloads ("row", text) VALUES (?1, ?2)'
-
-UPDATE_PAYLOAD: Final = """
-INSERT INTO payloads ("row", text) VALUES (?1, ?2)
-ON CONFLICT ("row") DO UPDATE SET text = excluded.text WHERE text IS NOT excluded.text
-"""
-
-PUT_RESULT: Final = """
-INSERT INTO results ("row", text) VALUES (?1, ?2)
-ON CONFLICT ("row") DO UPDATE SET text = excluded.text WHERE text IS NOT excluded.text
-"""
-
-DELETE_TASK: Final = 'DELETE FROM tasks WHERE "row" = ?1'
-DELETE_PAYLOAD: Final = 'DELETE FROM payloads WHERE "row" = ?1'
-DELETE_RESULT: Final = 'DELETE FROM results WHERE "row" = ?1'
-DELETE_EDGES: Final = "DELETE FROM edges INDEXED BY by_dependent WHERE task = ?1"
 
 INSERT_EDGES: Final = """
 INSERT INTO edges (dependency_id, task, open)
-SELECT wanted.value, ?1, EXISTS (
+SELECT wanted.value, json_extract(dependent.value, '$[0]'), EXISTS (
     SELECT 1 FROM tasks AS dependency WHERE dependency.id = wanted.value AND dependency.status < 4
 )
-FROM json_each(?2) AS wanted
+FROM json_each(?1) AS dependent CROSS JOIN json_each(dependent.value, '$[1]') AS wanted
 """
 
 OPEN_EDGES: Final = """

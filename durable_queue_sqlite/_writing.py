@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -12,12 +14,11 @@ from durable_queue.errors import CorruptRecordError, TaskAlreadyExistsError, Tas
 from durable_queue.storage import Change, Delete, Save
 from durable_queue.tasks import StoredTask
 from durable_queue_sqlite import _statements as sql
-from durable_queue_sqlite._reading import ids_as_json
+from durable_queue_sqlite._reading import as_json
 from durable_queue_sqlite._rows import FIXED, columns_of, read
 from durable_queue_sqlite._session import Session
 
 _FIRST_TERMINAL: Final = 4
-_STATUS: Final = FIXED
 _DEPENDS_ON: Final = FIXED - 1
 
 
@@ -26,14 +27,16 @@ class _Known:
     """What is stored under an id before a transaction.
 
     Attributes:
-        row: its row number.
+        row: its row number, None when nothing is stored.
         is_active: whether its status is none of the terminal ones.
+        has_edges: whether anything depends on the id, stored or not.
         has_result: whether a result is stored.
         fixed: the columns that an update of its state leaves alone.
     """
 
-    row: int
+    row: int | None
     is_active: bool
+    has_edges: bool
     has_result: bool
     fixed: tuple[Any, ...]
 
@@ -62,32 +65,50 @@ class _Writer:
         self._database = database
 
     def apply(self, changes: Sequence[Change], equal_is_saved: bool) -> None:
-        known = self._known(changes)
-        final = self._fold(changes, known, equal_is_saved)
-        deleted: list[tuple[int]] = []
+        ids = dict.fromkeys(
+            change.task_id if isinstance(change, Delete) else change.task.id for change in changes
+        )
+        last_row, known = self._known(ids)
+        deleted: list[int] = []
         inserted: list[StoredTask] = []
-        updated: list[StoredTask] = []
-        for task_id, task in final.items():
+        updated: list[tuple[_Known, StoredTask]] = []
+        opened: list[str] = []
+        closed: list[str] = []
+        for task_id, task in self._fold(changes, known, equal_is_saved).items():
+            old = known[task_id]
             if task is None:
-                if task_id in known:
-                    deleted.append((known[task_id].row,))
-            elif task_id in known:
-                updated.append(task)
-            else:
+                if old.row is not None:
+                    deleted.append(old.row)
+            elif old.row is None:
                 inserted.append(task)
+            else:
+                updated.append((old, task))
+            is_active = task is not None and not task.status.is_terminal
+            if old.has_edges and old.is_active != is_active:
+                (opened if is_active else closed).append(task_id)
         # First all tasks, then the edges: whether one is open is looked up among the tasks as they end.
-        edges: list[tuple[int, str]] = []
+        edges: list[str] = []
         self._delete(deleted)
-        self._insert(inserted, edges)
-        self._update(updated, known, edges)
-        if edges:
-            self._database.executemany(sql.INSERT_EDGES, edges)
-        self._open_and_close_edges(final, known)
+        self._insert(inserted, last_row, edges)
+        self._update(updated, edges)
+        self._execute(sql.INSERT_EDGES, edges and f"[{','.join(edges)}]")
+        self._execute(sql.OPEN_EDGES, opened and as_json(opened))
+        self._execute(sql.CLOSE_EDGES, closed and as_json(closed))
 
-    def _known(self, changes: Sequence[Change]) -> dict[str, _Known]:
-        ids = {change.task_id if isinstance(change, Delete) else change.task.id for change in changes}
-        rows = self._session.fetch(sql.KNOWN, (ids_as_json(ids),))
-        return {row[0]: _Known(row[1], row[2] < _FIRST_TERMINAL, bool(row[3]), row[4:]) for row in rows}
+    def _known(self, ids: Collection[str]) -> tuple[int, dict[str, _Known]]:
+        last_row, rows = self._session.fetch(sql.KNOWN, (as_json(ids),))[0]
+        return last_row, {
+            task_id: _Known(
+                row=row,
+                is_active=row is not None and status < _FIRST_TERMINAL,
+                has_edges=bool(has_edges),
+                has_result=bool(has_result),
+                fixed=tuple(fixed),
+            )
+            for task_id, (row, status, has_edges, has_result, *fixed) in zip(
+                ids, json.loads(rows), strict=True
+            )
+        }
 
     def _fold(
         self, changes: Sequence[Change], known: Mapping[str, _Known], equal_is_saved: bool
@@ -99,7 +120,7 @@ class _Writer:
                 final[change.task_id] = None
                 continue
             task = change.task
-            is_stored = final[task.id] is not None if task.id in final else task.id in known
+            is_stored = final[task.id] is not None if task.id in final else known[task.id].row is not None
             if isinstance(change, Save):
                 if is_stored and not (equal_is_saved and self._is_equal(task, final)):
                     raise TaskAlreadyExistsError(task.id)
@@ -118,77 +139,67 @@ class _Writer:
         except CorruptRecordError:
             return False
 
-    def _delete(self, rows: list[tuple[int]]) -> None:
-        if rows:
-            for statement in (sql.DELETE_TASK, sql.DELETE_PAYLOAD, sql.DELETE_RESULT, sql.DELETE_EDGES):
-                self._database.executemany(statement, rows)
+    def _delete(self, rows: list[int]) -> None:
+        for statement in (sql.DELETE_TASKS, sql.DELETE_PAYLOADS, sql.DELETE_RESULTS, sql.DELETE_EDGES):
+            self._execute(statement, rows and as_json(rows))
 
-    def _insert(self, tasks: list[StoredTask], edges: list[tuple[int, str]]) -> None:
-        if not tasks:
-            return
-        last = self._database.execute(sql.ALLOCATE_ROWS, (len(tasks),)).fetchall()[0][0]
+    def _insert(self, tasks: list[StoredTask], last_row: int, edges: list[str]) -> None:
         boundary, writer = self._session.boundary, self._session.writer
-        rows, payloads, results = [], [], []
-        for row, task in enumerate(tasks, start=last - len(tasks) + 1):
+        rows: list[tuple[Any, ...]] = []
+        payloads: list[tuple[int, str]] = []
+        results: list[tuple[int, str]] = []
+        for row, task in enumerate(tasks, start=last_row + 1):
             columns = columns_of(task, boundary)
             rows.append((row, task.id, *columns, writer))
             payloads.append((row, task.payload_text))
             if task.result_text is not None:
                 results.append((row, task.result_text))
             if columns[_DEPENDS_ON] is not None:
-                edges.append((row, columns[_DEPENDS_ON]))
-        self._database.executemany(sql.INSERT_TASK, rows)
-        self._database.executemany(sql.INSERT_PAYLOAD, payloads)
-        if results:
-            self._database.executemany(sql.PUT_RESULT, results)
+                edges.append(f"[{row:d},{columns[_DEPENDS_ON]}]")
+        self._write_rows(sql.INSERT_TASKS, rows)
+        self._write_rows(sql.INSERT_PAYLOADS, payloads)
+        self._write_rows(sql.PUT_RESULTS, results)
 
-    def _update(
-        self, tasks: list[StoredTask], known: Mapping[str, _Known], edges: list[tuple[int, str]]
-    ) -> None:
-        if not tasks:
-            return
+    def _update(self, tasks: list[tuple[_Known, StoredTask]], edges: list[str]) -> None:
         boundary = self._session.boundary
         states: list[tuple[Any, ...]] = []
         whole: list[tuple[Any, ...]] = []
-        payloads, results, without_result, without_edges = [], [], [], []
-        for task in tasks:
+        payloads: list[tuple[int | None, str]] = []
+        results: list[tuple[int | None, str]] = []
+        without_result: list[int | None] = []
+        without_edges: list[int | None] = []
+        for old, task in tasks:
             columns = columns_of(task, boundary)
-            old = known[task.id]
             if columns[:FIXED] == old.fixed:
-                states.append((*columns[FIXED:], old.row))
+                states.append((old.row, *columns[FIXED:]))
             else:
-                whole.append((*columns, old.row))
+                whole.append((old.row, *columns))
                 if columns[_DEPENDS_ON] != old.fixed[_DEPENDS_ON]:
-                    without_edges.append((old.row,))
+                    without_edges.append(old.row)
                     if columns[_DEPENDS_ON] is not None:
-                        edges.append((old.row, columns[_DEPENDS_ON]))
+                        edges.append(f"[{old.row:d},{columns[_DEPENDS_ON]}]")
             payloads.append((old.row, task.payload_text))
             if task.result_text is not None:
                 results.append((old.row, task.result_text))
             elif old.has_result:
-                without_result.append((old.row,))
-        for statement, rows in (
-            (sql.UPDATE_STATE, states),
-            (sql.UPDATE_TASK, whole),
-            (sql.UPDATE_PAYLOAD, payloads),
-            (sql.PUT_RESULT, results),
-            (sql.DELETE_RESULT, without_result),
-            (sql.DELETE_EDGES, without_edges),
-        ):
-            if rows:
-                self._database.executemany(statement, rows)
+                without_result.append(old.row)
+        self._write_rows(sql.UPDATE_STATES, states)
+        self._write_rows(sql.UPDATE_TASKS, whole)
+        self._write_rows(sql.UPDATE_PAYLOADS, payloads)
+        self._write_rows(sql.PUT_RESULTS, results)
+        self._execute(sql.DELETE_RESULTS, without_result and as_json(without_result))
+        self._execute(sql.DELETE_EDGES, without_edges and as_json(without_edges))
 
-    def _open_and_close_edges(
-        self, final: Mapping[str, StoredTask | None], known: Mapping[str, _Known]
-    ) -> None:
-        opened: list[str] = []
-        closed: list[str] = []
-        for task_id, task in final.items():
-            was_active = task_id in known and known[task_id].is_active
-            is_active = task is not None and not task.status.is_terminal
-            if was_active != is_active:
-                (opened if is_active else closed).append(task_id)
-        if opened:
-            self._database.execute(sql.OPEN_EDGES, (ids_as_json(opened),))
-        if closed:
-            self._database.execute(sql.CLOSE_EDGES, (ids_as_json(closed),))
+    def _write_rows(self, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows by as few statements as the batch sizes allow."""
+        done = 0
+        for size in sql.BATCH_SIZES:
+            while len(rows) - done >= size:
+                batch = rows[done : done + size]
+                self._database.execute(statements[size], list(chain.from_iterable(batch)))
+                done += size
+
+    def _execute(self, statement: str, parameter: str | list[Any]) -> None:
+        """Execute a statement about a list, unless the list is empty."""
+        if parameter:
+            self._database.execute(statement, (parameter,))

@@ -205,12 +205,12 @@ class SqliteQueueStorage(QueueStorage):
     async def get_waiting_dependents_of(self, ids: Collection[str]) -> list[StoredTask]:
         """Return the waiting records that depend on any of these ids, each once, in order."""
         return await self._records(
-            "get_waiting_dependents", sql.GET_WAITING_DEPENDENTS, _reading.ids_as_json(ids)
+            "get_waiting_dependents", sql.GET_WAITING_DEPENDENTS, _reading.as_json(ids)
         )
 
     async def get_judgeable(self, ids: Collection[str]) -> list[StoredTask]:
         """Return exactly the waiting dependents of these ids whose verdict can fall now (S13.21)."""
-        return await self._records("get_judgeable", sql.GET_JUDGEABLE, _reading.ids_as_json(frozenset(ids)))
+        return await self._records("get_judgeable", sql.GET_JUDGEABLE, _reading.as_json(frozenset(ids)))
 
     async def get_dependents(self, task_id: str) -> list[StoredTask]:
         """Return the records of any status that depend on this id, in order."""

@@ -16,18 +16,18 @@ from durable_queue_sqlite import SqliteQueueStorage, _statements
 from tests.sqlite.support import T0, task
 
 STATEMENTS = {
-    name: statement
-    for name, statement in vars(_statements).items()
-    if name.isupper() and not name.startswith("_") and isinstance(statement, str)
+    name: value if isinstance(value, str) else value[32]
+    for name, value in vars(_statements).items()
+    if name.isupper() and not name.startswith("_") and isinstance(value, (str, dict))
 }
 SCANS = {
     "GET_ALL": {"task"},
     "COUNT_BY_STATUS": {"tasks USING COVERING INDEX by_status"},
 }
-"""Walks over everything: what is asked for is everything, or a count of everything by an index alone."""
+"""Walks over everything: all of it is asked for, or it is counted by an index alone."""
 
 SMALL = re.compile(
-    r"(json_each|given|wanted|allowed|ended|dependent|best|CONSTANT ROW|\d+ CONSTANT ROWS|\(subquery-\d+\))\b"
+    r"(new|json_each|given|wanted|allowed|ended|dependent|best|CONSTANT ROW|\d+ CONSTANT ROWS|\(subquery-\d+\))\b"
 )
 """What comes from the parameters, or has been found by an index one line before."""
 
