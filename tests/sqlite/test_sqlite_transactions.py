@@ -190,7 +190,11 @@ async def test_a_failure_in_the_middle_undoes_what_came_before(tmp_path: Path) -
 async def test_what_sqlite_cannot_hold_is_a_storage_error(tmp_path: Path) -> None:
     """S1.8: a text or number that does not fit is refused without being repeated."""
     async with SqliteQueueStorage(tmp_path / "queue.db") as storage:
-        for wrong in (task("a", group="sesame\ud800"), task("sesame\ud800"), task("b", sequence=2**63)):
+        for wrong in (
+            task("a", group="sesame\ud800"),
+            task("sesame\ud800", payload={}),
+            task("b", sequence=2**63),
+        ):
             with pytest.raises(StorageError, match="save failed") as failed:
                 await storage.save(wrong)
             assert "sesame" not in str(failed.value)
