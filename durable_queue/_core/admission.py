@@ -9,7 +9,7 @@ import attrs
 
 from durable_queue._core.graphs import dependencies_first
 from durable_queue._core.ordering import is_expired
-from durable_queue._core.plan import Decision, FindHolder, GetFacts, GetTasks, Plan
+from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, FindHolder, GetFacts, GetTasks, Plan
 from durable_queue._core.settlement import (
     Blocked,
     Fact,
@@ -116,9 +116,11 @@ def admit(
             raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored; nothing was enqueued")
 
     position = {draft.name: index for index, draft in enumerate(drafts)}
-    for name in order:
+    for index, name in enumerate(order, 1):
         record = _record(kept[name], id_of, created_at, updated_at, first_sequence + position[name])
         facts[record.id] = fact_of(record.id, _store(plan, record, facts))
+        if index % BREATHE_EVERY == 0:
+            yield Breathe()
     return id_of
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
-from durable_queue._core.admission import admit
-from durable_queue._core.plan import Decision, GetMaxSequence, Plan
+from durable_queue._core.admission import Draft, admit
+from durable_queue._core.plan import BREATHE_EVERY, Decision, GetMaxSequence, Plan
 from durable_queue._engine.drafts import (
     EnqueueOptions,
     Node,
@@ -125,10 +126,12 @@ class Submitting(QueueBase):
     async def _enqueue(self, nodes: Sequence[Node]) -> dict[str, str]:
         self._begin_call()
         now = self._clock.now()
-        drafts = [
-            make_draft(node, registry=self._registry, id_generator=self._id_generator, now=now)
-            for node in nodes
-        ]
+        drafts: list[Draft] = []
+        for node in nodes:
+            drafts.append(make_draft(node, registry=self._registry, id_generator=self._id_generator, now=now))
+            if len(drafts) % BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+                self._begin_call()
         if not drafts:
             return {}
         # Later work must not overtake earlier work when the clock is set back (S1.9).

@@ -10,6 +10,7 @@ import pytest
 from durable_queue import (
     DependencyFailurePolicy,
     FakeQueueClock,
+    QueueClosedError,
     QueueStorage,
     RetryPolicy,
     TaskCancelled,
@@ -374,3 +375,32 @@ async def test_two_new_tasks_with_one_id_do_not_melt(make_queue: MakeQueue) -> N
     assert both[0] == "same"
     assert isinstance(both[1], ValueError)
     assert [task.payload["n"] for task in await queue.get_tasks()] == [1]
+
+
+@pytest.mark.asyncio
+async def test_a_large_batch_lets_others_go_on(make_queue: MakeQueue) -> None:
+    """S13.21: while thousands of tasks are checked and decided the event loop has many turns for others."""
+    queue = make_queue()
+    queue.register(Work, succeed)
+    turns = 0
+    call = asyncio.ensure_future(queue.enqueue_all([Work(n) for n in range(3000)]))
+    while not call.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 2 * 3000 / 64
+    assert len(await call) == 3000
+
+
+@pytest.mark.asyncio
+async def test_a_large_batch_is_refused_by_a_queue_that_closes_meanwhile(
+    make_queue: MakeQueue, storage: QueueStorage
+) -> None:
+    """S7.6: a queue that is closed while a batch is being checked stores nothing of it."""
+    queue = make_queue()
+    queue.register(Work, succeed)
+    call = asyncio.ensure_future(queue.enqueue_all([Work(n) for n in range(300)]))
+    await asyncio.sleep(0)
+    await queue.close()
+    with pytest.raises(QueueClosedError):
+        await call
+    assert await storage.get_all() == []
