@@ -113,6 +113,8 @@ def changes_elsewhere(session: Session) -> list[str] | None:
     """Say which waiting tasks other connections have inserted since the last call, None when none has committed."""
     version, last_row = session.seen
     if session.data_version() == version:
+        # All rows so far are our own or told of, so the next look need not pass over them.
+        session.seen = (version, max(last_row, session.last_own_row))
         return None
     database = session.database
     database.execute(sql.BEGIN_READ)

@@ -29,6 +29,7 @@ class Session:
         writer: what marks the rows that this session inserts.
         unreadable: what queries have left out, by id, until somebody takes it.
         seen: the data version and the last row number that `changes_elsewhere` has told of.
+        last_own_row: the last row number given out as of the last own write.
         claim: the right to consume, held or not.
     """
 
@@ -39,6 +40,7 @@ class Session:
         self.writer = secrets.randbits(31)
         self.unreadable: dict[str, CorruptRecordError] = {}
         self.seen = (0, 0)
+        self.last_own_row = 0
         self.claim = ConsumerClaim(None if path == MEMORY else path)
         self._has_thread = Event()
         self._synchronous = synchronous
@@ -67,6 +69,7 @@ class Session:
         """Open the database."""
         self._database = open_database(self.path, self._synchronous)
         self.seen = (self.data_version(), self.last_row())
+        self.last_own_row = self.seen[1]
 
     def close(self) -> None:
         """Close the database and give the claim back; closing twice is a no-op."""

@@ -54,7 +54,9 @@ def apply(session: Session, changes: Sequence[Change], *, equal_is_saved: bool =
         TaskNotFoundError: an `Update` found none.
     """
     if changes:
-        session.write(lambda database: _Writer(session, database).apply(changes, equal_is_saved))
+        last_row = session.write(lambda database: _Writer(session, database).apply(changes, equal_is_saved))
+        # Only now: a number that was rolled back may be given out again, to somebody else.
+        session.last_own_row = last_row
 
 
 class _Writer:
@@ -64,7 +66,12 @@ class _Writer:
         self._session = session
         self._database = database
 
-    def apply(self, changes: Sequence[Change], equal_is_saved: bool) -> None:
+    def apply(self, changes: Sequence[Change], equal_is_saved: bool) -> int:
+        """Carry the list out.
+
+        Returns:
+            The last row number that was given out.
+        """
         ids = dict.fromkeys(
             change.task_id if isinstance(change, Delete) else change.task.id for change in changes
         )
@@ -94,6 +101,7 @@ class _Writer:
         self._execute(sql.INSERT_EDGES, edges and f"[{','.join(edges)}]")
         self._execute(sql.OPEN_EDGES, opened and as_json(opened))
         self._execute(sql.CLOSE_EDGES, closed and as_json(closed))
+        return last_row + len(inserted)
 
     def _known(self, ids: Collection[str]) -> tuple[int, dict[str, _Known]]:
         last_row, rows = self._session.fetch(sql.KNOWN, (as_json(ids),))[0]

@@ -83,12 +83,12 @@ class SqliteQueueStorage(QueueStorage):
             self._link.check_usable()
             return
         link = Link(self._path, self._synchronous)
-        self._link = link
-        try:
-            await link.open()
-        except BaseException:
-            self._link = None
-            raise
+        await link.open()
+        if self._link is None:
+            self._link = link
+        else:
+            # Somebody else has opened it meanwhile.
+            await link.close()
 
     async def close(self) -> None:
         """Bring the file up to date, give the claim back, close the file and end the thread; closing twice is a no-op.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_queue import Save, TaskStatus
+from durable_queue import Save, StorageError, TaskStatus
 from durable_queue_sqlite import SqliteQueueStorage
 from tests.sqlite.support import execute, on_connection, task
 
@@ -72,3 +72,45 @@ async def test_the_question_touches_no_table(tmp_path: Path) -> None:
         await storage.changes_elsewhere()
 
         assert read == []
+
+
+@pytest.mark.asyncio
+async def test_own_rows_are_not_walked_over_again(tmp_path: Path) -> None:
+    """S3.4: the first commit of another program after many own ones costs no walk over those."""
+    path = tmp_path / "queue.db"
+    async with SqliteQueueStorage(path) as storage, SqliteQueueStorage(path) as other:
+        await other.apply([waiting("w0")])
+        assert await storage.changes_elsewhere() == ["w0"]
+        await storage.apply([Save(task(f"own-{number}")) for number in range(3000)])
+        assert await storage.changes_elsewhere() is None
+        await other.apply([waiting("w1")])
+        count = 0
+
+        def tick() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        await on_connection(storage, lambda database: database.set_progress_handler(tick, 100))
+
+        assert await storage.changes_elsewhere() == ["w1"]
+        assert count < 10
+
+
+@pytest.mark.asyncio
+async def test_a_number_that_was_taken_back_hides_nobody(tmp_path: Path) -> None:
+    """S13.6: rows of a failed own write do not count as told of when others get their numbers."""
+    path = tmp_path / "queue.db"
+    async with SqliteQueueStorage(path) as storage, SqliteQueueStorage(path) as other:
+        execute(
+            path,
+            "CREATE TRIGGER fault BEFORE INSERT ON payloads WHEN new.text LIKE '%bad%' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END",
+        )
+        await storage.changes_elsewhere()
+        with pytest.raises(StorageError):
+            await storage.apply([Save(task("bad"))])
+        assert await storage.changes_elsewhere() is None
+        await other.apply([waiting("w1")])
+
+        assert await storage.changes_elsewhere() == ["w1"]

@@ -226,3 +226,30 @@ async def test_a_file_that_moved_its_journal_mode_works(
 
         assert names(tmp_path) == ["queue.db"]
         assert ids(await storage.get_ready(T0, 1)) == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_two_that_open_at_once_share_one_connection(tmp_path: Path) -> None:
+    """S13.20: a storage that is entered twice at the same time has one connection, and one close ends it."""
+    threads = set(threading.enumerate())
+    storage = SqliteQueueStorage(tmp_path / "queue.db")
+
+    await asyncio.gather(storage.__aenter__(), storage.__aenter__())
+    await storage.save(task("a"))
+
+    assert len(set(threading.enumerate()) - threads) == 1
+    await storage.close()
+    assert set(threading.enumerate()) == threads
+
+
+@pytest.mark.asyncio
+async def test_a_close_during_open_does_no_harm(tmp_path: Path) -> None:
+    """S13.20: close of a storage that is not open yet is the no-op that it always is then."""
+    for steps in range(6):
+        storage = SqliteQueueStorage(tmp_path / "queue.db")
+        opening = asyncio.create_task(storage.__aenter__())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await storage.close()
+        await opening
+        await storage.close()
