@@ -96,7 +96,7 @@ class Attempt:
         self.context._request_cancellation()  # noqa: SLF001 - one room
         if self._stopped is None or why is Stopped.GRACE:
             self._stopped = why
-        if self._type is None or not self._type.is_plain:
+        if self._type is None or not self._type.is_plain or not self._in_handler:
             self._handler.cancel()
 
     def tear_down(self) -> None:
@@ -181,7 +181,9 @@ class Attempt:
             return PutBack()
         if self._stopped is Stopped.TIMEOUT and self._in_handler:
             limit = self._type.timeout if self._type is not None else None
-            error = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(error.__traceback__)
+            error = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(
+                error.__traceback__
+            )
         if isinstance(error, PayloadError) and not self._in_handler:
             # A payload that does not decode, or a result that cannot be encoded: another attempt would end the same.
             return self.failed(error, may_retry=False)

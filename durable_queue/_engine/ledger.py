@@ -22,6 +22,7 @@ from durable_queue._engine.watch import Watch
 from durable_queue.clock import QueueClock
 from durable_queue.errors import QueueStateError
 from durable_queue.storage import QueueStorage
+from durable_queue.tasks import StoredTask
 
 T = TypeVar("T")
 
@@ -33,7 +34,13 @@ JOINT_FAILURES = 3
 
 
 class Unit(Protocol):
-    """Work of the worker that is decided and written as one."""
+    """Work of the worker that is decided and written as one.
+
+    Attributes:
+        claimed: the claimed records in it.
+    """
+
+    claimed: list[StoredTask]
 
     async def decide(self, plan: Plan) -> None:
         """Fill the plan; the same outcomes give the same records however often it is called."""
@@ -127,7 +134,7 @@ class Ledger:
         self._calls: deque[Call[Any]] = deque()
         self._exclusive: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self._has_unit = False
+        self._unit: Unit | None = None
 
     def attach(self, worker: Worker) -> None:
         """Let a worker take part in the steps."""
@@ -141,7 +148,7 @@ class Ledger:
     @property
     def has_unit(self) -> bool:
         """Whether work of the worker is being decided or written."""
-        return self._has_unit
+        return self._unit is not None
 
     async def call(
         self,
@@ -183,12 +190,18 @@ class Ledger:
                 self._run(), name="durable_queue ledger", context=self.context.copy()
             )
 
-    def abandon(self) -> None:
-        """Give up the step under way, because its write does not come through (S13.4)."""
-        if self._pump is not None:
+    def abandon(self) -> Unit | None:
+        """Give up the worker's part of the step under way, because its write does not come through (S13.4).
+
+        Returns:
+            What was given up; it may have been written all the same.
+        """
+        unit, self._unit = self._unit, None
+        if unit is not None and self._pump is not None:
             self._pump.cancel()
             self._pump = None
-            self._has_unit = False
+            self._go_on()
+        return unit
 
     def leave_loop(self) -> None:
         """Forget the step task of an event loop that the queue no longer belongs to; its work was done."""
@@ -210,18 +223,28 @@ class Ledger:
                 else:
                     return
         finally:
+            # Cancelled by somebody else than `abandon`, the task leaves in the middle of its work.
             if self._pump is asyncio.current_task():
                 self._pump = None
+                if self._unit is not None:
+                    self._unit.returned()
+                    self._unit = None
+                self._go_on()
             self._watch.notify()
 
-    async def _run_exclusive(
-        self, action: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]
-    ) -> None:
+    def _go_on(self) -> None:
+        if self._exclusive or any(not call.future.done() for call in self._calls):
+            self.kick()
+
+    async def _run_exclusive(self, action: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
         try:
             answer = await action()
         except Exception as error:  # noqa: BLE001 - handed to the caller
             if not future.done():
                 future.set_exception(error)
+        except BaseException:
+            future.cancel()
+            raise
         else:
             if not future.done():
                 future.set_result(answer)
@@ -318,13 +341,12 @@ class Ledger:
     async def _decide_unit(self, plan: Plan, *, joint: bool) -> Unit | None:
         if self._worker is None or not self._worker.has_work():
             return None
-        self._has_unit = True
-        unit = self._worker.next_unit(plan.now, joint=joint)
+        self._unit = unit = self._worker.next_unit(plan.now, joint=joint)
         try:
             await unit.decide(plan)
         except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises or answers
             unit.returned()
-            self._has_unit = False
+            self._unit = None
             self._faults.back_off(error)
             return None
         return unit
@@ -395,7 +417,7 @@ class Ledger:
             if len(left) < len(pieces) or not left:
                 for piece in left:
                     piece.set_aside()
-                self._has_unit = False
+                self._unit = None
                 return
             failures = 0
 
@@ -417,7 +439,7 @@ class Ledger:
         self._faults.clear()
         self._conclude(plan)
         unit.written(plan)
-        self._has_unit = False
+        self._unit = None
 
     def _finish_call(self, call: Call[Any]) -> None:
         assert call.plan is not None

@@ -201,29 +201,34 @@ class Lifecycle:
         self._watch.notify()
 
     async def _stop(self) -> list[str]:
-        worker = self._worker
         try:
-            self._ledger.kick()
-            await self._watch.until(lambda: self._grace_over or self._all_written())
-            left: list[str] = []
-            if not self._all_written():
-                left = await self._interrupt()
-            if self._grace_timer is not None:
-                self._grace_timer.cancel()
-            interrupted = [*worker.put_back, *left]
-            worker.end()
+            interrupted = await self._end_work()
             if not self._stubborn:
                 await self._give_up_claim()
             return interrupted
         finally:
+            if self._grace_timer is not None:
+                self._grace_timer.cancel()
             self._grace_timer = None
             self.state = RunState.IDLE
             self._stopping = None
             self._watch.notify()
 
+    async def _end_work(self) -> list[str]:
+        worker = self._worker
+        try:
+            self._ledger.kick()
+            await self._watch.until(lambda: self._grace_over or self._all_written())
+            left = [] if self._all_written() else await self._interrupt()
+            # A claim that could not be written may have been: its task is then recovered at the next start.
+            return list(dict.fromkeys([*worker.put_back, *left, *worker.claims_aside()]))
+        finally:
+            worker.end()
+
     async def _interrupt(self) -> list[str]:
         """Cancel what is left, give it a last second, and return what could not be ended or written."""
         worker = self._worker
+        worker.calls_off = True
         for attempt in worker.running:
             attempt.stop(Stopped.GRACE)
         over = False
@@ -243,8 +248,9 @@ class Lifecycle:
         for attempt in worker.attempts.values():
             attempt.answer_early_report()
         worker.attempts.clear()
-        if self._ledger.has_unit:
-            self._ledger.abandon()
+        unit = self._ledger.abandon()
+        if unit is not None:
+            left.extend(task.id for task in unit.claimed)
         return left
 
     def _all_written(self) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from durable_queue._core.plan import Plan
 from durable_queue._core.work import Ended, judge_inserted, put_claim, work
 from durable_queue._engine.agenda import Agenda
-from durable_queue._engine.attempt import Attempt, failed_outcome
+from durable_queue._engine.attempt import Attempt, Stopped, failed_outcome
 from durable_queue._engine.faults import Faults
 from durable_queue._engine.ledger import Unit
 from durable_queue._engine.registry import Registry
@@ -25,6 +25,10 @@ from durable_queue.tasks import StoredTask, TaskStatus
 OUTCOMES_PER_STEP = 256
 """How many outcomes share one write at most."""
 
+TEARDOWN = timedelta(seconds=1)
+"""How long nothing is claimed after the program has begun to be torn down: a task that was claimed in a loop about to
+end would lose an attempt. A loop that lives longer than this goes on (S13.5)."""
+
 INSERTED_PER_STEP = 100
 """How many waiting tasks that others have inserted are judged in one step."""
 
@@ -36,6 +40,7 @@ class SlotWorker:
         attempts: the claimed tasks by id, from the claim's write to the outcome's.
         claiming: whether it may claim; false while paused or stopping.
         put_back: ids of the attempts that a stop has taken back so far.
+        calls_off: whether a claim that comes through is taken back at once; true when the grace of a stop is over.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class SlotWorker:
         self.claiming = False
         self.working = False
         self.put_back: list[str] = []
+        self.calls_off = False
         self.agenda = Agenda(clock, storage, wake)
         self.storage = storage
         self.clock = clock
@@ -73,11 +79,13 @@ class SlotWorker:
         self._aside: list[WorkUnit] = []
         self._aside_due = False
         self._aside_timer: TimerHandle | None = None
+        self._teardown: TimerHandle | None = None
 
     def begin(self, *, claiming: bool) -> None:
         """Start working."""
         self.working = True
         self.claiming = claiming
+        self.calls_off = False
         self.put_back.clear()
         self.agenda.begin()
 
@@ -89,9 +97,15 @@ class SlotWorker:
         self._ended.clear()
         self._aside.clear()
         self._aside_due = False
-        if self._aside_timer is not None:
-            self._aside_timer.cancel()
-            self._aside_timer = None
+        for timer in (self._aside_timer, self._teardown):
+            if timer is not None:
+                timer.cancel()
+        self._aside_timer = self._teardown = None
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether it may claim just now."""
+        return self.claiming and self._teardown is None
 
     @property
     def is_idle(self) -> bool:
@@ -129,7 +143,7 @@ class SlotWorker:
             or agenda.elsewhere
             or agenda.expiries
             or agenda.has_late
-            or (agenda.claims and self.claiming and self.free_slots() > 0)
+            or (agenda.claims and self.may_claim and self.free_slots() > 0)
         )
 
     def next_unit(self, now: datetime, *, joint: bool) -> Unit:
@@ -154,7 +168,7 @@ class SlotWorker:
             for attempt in attempts
         ]
         # A storage that is not atomic gets an outcome, a cascade or a claim at a time.
-        free = self.free_slots(len(ends)) if self.claiming else 0
+        free = self.free_slots(len(ends)) if self.may_claim else 0
         if not joint:
             free = 0 if ends or self.agenda.expiries else min(free, 1)
         return WorkUnit(self, attempts, ends, free_slots=max(0, free), chores=True)
@@ -182,7 +196,7 @@ class SlotWorker:
             if not self._aside:
                 # What is set aside looks ready to the storage; its own timer sees to it.
                 self.agenda.look()
-            self.agenda.arm(claims=self.claiming and self.free_slots() > 0)
+            self.agenda.arm(claims=self.may_claim and self.free_slots() > 0)
 
     async def report_unreadable(self) -> list[CorruptRecordError]:
         """Report each record that cannot be read, once (S7.3); return what queries have met since the last time."""
@@ -195,7 +209,7 @@ class SlotWorker:
 
     def start(self, task: StoredTask) -> None:
         """Call the handler of a task whose claim is written."""
-        self.attempts[task.id] = Attempt(
+        attempt = Attempt(
             self._queue,
             task,
             self.registry.named(task.type),
@@ -204,11 +218,18 @@ class SlotWorker:
             read_results=lambda: self._read_results(task),
             on_end=self._attempt_ended,
         )
+        self.attempts[task.id] = attempt
+        if self.calls_off:
+            attempt.stop(Stopped.GRACE)
 
     def release(self, attempt: Attempt) -> None:
         """Give the slot of an attempt back, its outcome being written or given up."""
-        if self.attempts.get(attempt.task.id) is attempt:
+        if self.holds(attempt):
             del self.attempts[attempt.task.id]
+
+    def holds(self, attempt: Attempt) -> bool:
+        """Whether the outcome of an attempt is neither written nor given up."""
+        return self.attempts.get(attempt.task.id) is attempt
 
     def take_back(self, attempts: Sequence[Attempt]) -> None:
         """Queue outcomes again that could not be decided."""
@@ -243,16 +264,22 @@ class SlotWorker:
         }
 
     def _attempt_ended(self, attempt: Attempt) -> None:
-        if self.attempts.get(attempt.task.id) is not attempt:
+        if not self.holds(attempt):
             # Stop has given it up: its outcome comes too late and is dropped (S13.4).
             self._on_ended()
             return
         if attempt.outcome is None:
             # The program is being torn down; the task is recovered at the next start (S13.5).
             self.release(attempt)
+            if self.working and self._teardown is None:
+                self._teardown = self.clock.call_later(TEARDOWN, self._teardown_is_over)
         else:
             self._ended.append(attempt)
         self._on_ended()
+
+    def _teardown_is_over(self) -> None:
+        self._teardown = None
+        self._wake()
 
     def _aside_is_due(self) -> None:
         self._aside_timer = None
@@ -341,7 +368,7 @@ class WorkUnit:
 
     def returned(self) -> None:
         """Take the work back."""
-        self._worker.take_back(self._attempts)
+        self._worker.take_back([attempt for attempt in self._attempts if self._worker.holds(attempt)])
         self._worker.keep_inserted(self._inserted)
         self._worker.agenda.keep_late(self._late)
         self.claimed = []

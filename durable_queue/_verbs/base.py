@@ -159,7 +159,9 @@ class QueueBase:
         return await self._ledger.call(decide, needs_consumer=True, on_written=on_written)
 
     def _attempt_ended(self) -> None:
-        self._ledger.kick()
+        # In a loop that is being torn down, a step without need would be cut off.
+        if self._worker.has_work():
+            self._ledger.kick()
         self._watch.notify()
         self._lifecycle.stubborn_ended()
 

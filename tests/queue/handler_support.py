@@ -42,6 +42,12 @@ class Handler:
                 return "done"
 
 
+async def settle() -> None:
+    """Let everything happen that needs neither time nor a thread: a fixed number of turns of the loop."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def begin_stop(queue: DurableQueue, grace: timedelta | None = None) -> asyncio.Task[list[str]]:
     """Call stop in a task and let it get as far as it can."""
     stopping = asyncio.create_task(queue.stop(grace=grace))
