@@ -23,7 +23,7 @@ from durable_queue.changes import Change as Change
 from durable_queue.changes import Delete as Delete
 from durable_queue.changes import Save as Save
 from durable_queue.changes import Update as Update
-from durable_queue.errors import CorruptRecordError, QueueInUseError, TaskAlreadyExistsError
+from durable_queue.errors import CorruptRecordError, QueueInUseError, StorageError, TaskAlreadyExistsError
 from durable_queue.tasks import ACTIVE_STATUSES, CLAIMABLE_STATUSES, StoredTask, TaskStatus
 
 PAGE_SIZE = 100
@@ -268,9 +268,15 @@ class QueueStorage(ABC):
 
 
 async def pages(storage: QueueStorage, status: TaskStatus) -> AsyncIterator[list[StoredTask]]:
-    """Walk all records of a status by key, `PAGE_SIZE` at a time."""
+    """Walk all records of a status by key, `PAGE_SIZE` at a time.
+
+    Raises:
+        StorageError: a page does not come after the one before, so that the walk would never end.
+    """
     after: StoredTask | None = None
     while page := await storage.get_by_status(status, limit=PAGE_SIZE, after=after):
+        if after is not None and order_key(page[0]) <= order_key(after):
+            raise StorageError(f"{type(storage).__name__}.get_by_status ignores `after`; see C4.12")
         yield page
         after = page[-1]
 
@@ -289,4 +295,3 @@ async def _save_unless_equal(storage: QueueStorage, task: StoredTask) -> bool:
             raise
         return False
     return True
-
