@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from durable_queue import DurableQueue, RunState, TaskContext
-from tests.support import Work
+from durable_queue import DurableQueue, RunState, StoredTask, TaskContext, TaskStatus
+from tests.support import Other, Work
 
 SECOND = timedelta(seconds=1)
 GRACE = timedelta(seconds=5)
@@ -63,3 +64,20 @@ async def started(queue: DurableQueue, handler: Handler, **options: Any) -> str:
     await queue.start()
     await handler.began.wait()
     return task_id
+
+
+async def run(queue: DurableQueue, handler: Callable[..., Any], **options: Any) -> StoredTask:
+    """Run one task with a handler, and a control task behind it, which must complete; return the record."""
+    queue.register(Work, handler, **options)
+    queue.register(Other, succeed)
+    task_id = await queue.enqueue(Work(1))
+    control = await queue.enqueue(Other())
+    await queue.start()
+    assert (await queue.wait(control)).status is TaskStatus.COMPLETED
+    record = await queue.get_task(task_id)
+    assert record is not None
+    return record
+
+
+async def succeed(task: object, context: TaskContext) -> None:
+    """A handler."""
