@@ -244,7 +244,8 @@ class QueueStorage(ABC):
         """Say whether anybody else has written to the store since the last call, without touching its tables.
 
         Returns:
-            None when nothing changed; otherwise the ids of the waiting tasks that others have inserted, often none.
+            None when nothing changed; otherwise the ids of the waiting tasks that others have inserted, often none. The
+            first call after `acquire_consumer` looks back at all that nobody was there to judge.
             Overriding this method tells the queue to ask once in a while (S7.9). Default: None.
         """
         return None

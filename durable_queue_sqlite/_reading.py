@@ -110,8 +110,15 @@ def scalar(session: Session, statement: str, parameters: Sequence[Any] = ()) -> 
 
 
 def changes_elsewhere(session: Session) -> list[str] | None:
-    """Say which waiting tasks other connections have inserted since the last call, None when none has committed."""
+    """Say which waiting tasks other connections have inserted since the last call, None when none has committed.
+
+    The first call of a consumer looks back: at waiting tasks of whomever that nobody was there to judge.
+    """
     version, last_row = session.seen
+    if session.looks_back:
+        session.looks_back = False
+        session.seen = (session.data_version(), session.last_row())
+        return [row[0] for row in session.fetch(sql.STRANDED)]
     if session.data_version() == version:
         # All rows so far are our own or told of, so the next look need not pass over them.
         session.seen = (version, max(last_row, session.last_own_row))

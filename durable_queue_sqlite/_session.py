@@ -29,6 +29,7 @@ class Session:
         writer: what marks the rows that this session inserts.
         unreadable: what queries have left out, by id, until somebody takes it.
         seen: the data version and the last row number that `changes_elsewhere` has told of.
+        looks_back: whether the next `changes_elsewhere` has to tell of all that nobody has consumed.
         last_own_row: the last row number given out as of the last own write.
         claim: the right to consume, held or not.
     """
@@ -40,6 +41,7 @@ class Session:
         self.writer = secrets.randbits(31)
         self.unreadable: dict[str, CorruptRecordError] = {}
         self.seen = (0, 0)
+        self.looks_back = False
         self.last_own_row = 0
         self.claim = ConsumerClaim(None if path == MEMORY else path)
         self._has_thread = Event()

@@ -321,6 +321,22 @@ WHERE open = 1 AND dependency_id IN (SELECT value FROM json_each(?1))
 
 DATA_VERSION: Final = "PRAGMA data_version"
 
+STRANDED: Final = """
+SELECT task.id FROM tasks AS task INDEXED BY by_status
+WHERE task.status = 1 AND (
+    NOT EXISTS (
+        SELECT 1 FROM edges AS edge INDEXED BY by_dependent WHERE edge.task = task."row" AND edge.open = 1
+    )
+    OR task.on_dependency_failure <> 2 AND EXISTS (
+        SELECT 1 FROM edges AS edge INDEXED BY by_dependent
+        WHERE edge.task = task."row" AND edge.open = 0
+            AND NOT EXISTS (SELECT 1 FROM tasks AS other WHERE other.id = edge.dependency_id AND other.status < 5)
+    )
+)
+ORDER BY task.created_at, task.sequence, task.id
+"""
+"""Waiting tasks whose verdict could fall: none, unless they were inserted while nobody consumed."""
+
 WAITING_FROM_ELSEWHERE: Final = """
 SELECT id FROM tasks NOT INDEXED WHERE "row" > ?1 AND writer <> ?2 AND status = 1 ORDER BY "row"
 """

@@ -256,7 +256,12 @@ class SqliteQueueStorage(QueueStorage):
 
     async def acquire_consumer(self) -> None:
         """Claim the right to consume this file, for this object alone among all processes."""
-        await self._run("acquire_consumer", lambda session: session.claim.acquire())
+
+        def acquire(session: Session) -> None:
+            session.claim.acquire()
+            session.looks_back = True
+
+        await self._run("acquire_consumer", acquire)
 
     async def release_consumer(self) -> None:
         """Give the claim back; a no-op without one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_queue import Save, StorageError, TaskStatus
+from durable_queue import DependencyFailurePolicy, Save, StorageError, TaskStatus
 from durable_queue_sqlite import SqliteQueueStorage
 from tests.sqlite.support import execute, on_connection, task
 
@@ -114,3 +114,33 @@ async def test_a_number_that_was_taken_back_hides_nobody(tmp_path: Path) -> None
         await other.apply([waiting("w1")])
 
         assert await storage.changes_elsewhere() == ["w1"]
+
+
+@pytest.mark.asyncio
+async def test_a_new_consumer_looks_back(tmp_path: Path) -> None:
+    """S13.6: after the claim the first answer names the waiting tasks whose verdict nobody was there to give."""
+    path = tmp_path / "queue.db"
+    async with SqliteQueueStorage(path) as storage:
+        await storage.apply(
+            [
+                Save(task("done", status=TaskStatus.COMPLETED)),
+                Save(task("bad", status=TaskStatus.FAILED)),
+                Save(task("open")),
+                Save(task("free", status=TaskStatus.WAITING, depends_on=["done"])),
+                Save(task("blocked", status=TaskStatus.WAITING, depends_on=["bad", "open"])),
+                Save(task("patient", status=TaskStatus.WAITING, depends_on=["done", "open"])),
+                Save(task("gone", status=TaskStatus.WAITING, depends_on=["never", "open"])),
+                Save(
+                    task(
+                        "run",
+                        status=TaskStatus.WAITING,
+                        depends_on=["bad", "open"],
+                        on_dependency_failure=DependencyFailurePolicy.RUN,
+                    )
+                ),
+            ]
+        )
+        await storage.acquire_consumer()
+
+        assert sorted(await storage.changes_elsewhere() or []) == ["blocked", "free", "gone"]
+        assert await storage.changes_elsewhere() is None
