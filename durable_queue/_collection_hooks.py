@@ -122,10 +122,11 @@ def _is_object(kind: Any) -> bool:
 
 def _object(kind: Any, converter: cattrs.Converter) -> Read:
     key_kind, inner = get_args(kind) or (str, Any)
+    if is_anything(key_kind):
+        key_kind = str
     if key_kind is str and is_anything(inner):
         return partial(_read_plain, dict, dict)
-    key_hook = read_hook(str if is_anything(key_kind) else key_kind, converter)
-    return partial(_read_object, key_hook, key_kind, read_hook(inner, converter), inner)
+    return partial(_read_object, read_hook(key_kind, converter), key_kind, read_hook(inner, converter), inner)
 
 
 def _read_object(key_hook: Read, key_kind: Any, hook: Read, inner: Any, value: Any, _: Any) -> Any:

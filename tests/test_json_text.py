@@ -146,6 +146,10 @@ def test_a_path_tells_no_key_that_may_be_data() -> None:
         _json.encode({"ok": {f"{SECRET}@example.org": {1}}})
 
     assert str(caught.value) == "$.ok.*: a value of type set is not JSON"
+    for key, shown in (("a" * 60, "a" * 60), ("a" * 61, "*"), ("", "*"), ("1a", "*")):
+        with pytest.raises(PayloadError) as caught:
+            _json.encode({key: {1}})
+        assert caught.value.path == f"$.{shown}"
 
 
 def test_the_depth_limit_is_the_same_everywhere() -> None:
@@ -153,6 +157,12 @@ def test_the_depth_limit_is_the_same_everywhere() -> None:
     assert _json.decode(_json.encode(nested(100))) == nested(100)
     with pytest.raises(PayloadError, match="nested deeper than 100 levels"):
         _json.encode(nested(101))
+    mixed: Any = nested(50)
+    for _ in range(50):
+        mixed = {"inner": mixed}
+    assert _json.decode(_json.encode(mixed)) == mixed
+    with pytest.raises(PayloadError, match="nested deeper than 100 levels"):
+        _json.encode({"inner": mixed})
 
 
 @pytest.mark.parametrize("depth", [500, 950, 1000, 100_000])

@@ -14,7 +14,7 @@ import pytest
 
 from durable_queue import PayloadError
 from durable_queue.serialization import encode_result, make_converter
-from tests.payload_samples import NOON, Bill, Color, Level, Money, Place, Point, Text
+from tests.payload_samples import NOON, SECRET, Bill, Color, Level, Money, Place, Point, Text
 
 
 @pytest.fixture(name="converter")
@@ -87,6 +87,20 @@ def test_a_result_that_is_not_json_is_refused_by_its_type(
     with pytest.raises(PayloadError, match=message) as caught:
         encode_result(converter, value)
 
+    assert caught.value.__context__ is None
+
+
+def test_a_hook_that_raises_is_told_by_its_place(converter: cattrs.Converter) -> None:
+    """S5.1: a hook that fails on a part of a result is a PayloadError with the path of that part."""
+
+    def fail(_: Money) -> int:
+        raise RuntimeError(SECRET)
+
+    converter.register_unstructure_hook(Money, fail)
+
+    with pytest.raises(PayloadError) as caught:
+        encode_result(converter, {"bills": [1, Money(5)]})
+    assert str(caught.value) == "$.bills[1]: is no valid Money (RuntimeError)"
     assert caught.value.__context__ is None
 
 

@@ -6,10 +6,10 @@ import dataclasses
 import pathlib
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,7 @@ import pytest
 from durable_queue._json import JsonText
 from tests.payload_samples import (
     EVERYTHING_TEXT,
+    FIVE,
     NOON,
     Color,
     Everything,
@@ -121,6 +122,9 @@ def test_what_is_written_says_that_it_is_canonical() -> None:
         ({"point": Point3(1)}, "$.point: a value of type Point3 is not JSON"),
         ({"point": 5}, "$.point: must be an object, not an integer"),
         ({"maybe_point": Point("x")}, "$.maybe_point.x: must be an integer, not a string"),  # type: ignore[arg-type]  # the point
+        ({"points": [Point(1), {"x": 1}]}, "$.points[1]: comes back as Point instead of dict"),
+        ({"by_uuid": {FIVE: {"x": 1}}}, "$.by_uuid.*: comes back as Point instead of dict"),
+        ({"options": {"level": 1, "extra": 2}}, "$.options: does not come back equal"),
         ({"points": [Point(1), Point(True)]}, "$.points[1].x: must be an integer, not a boolean"),
         ({"bare_list": [NOON]}, "$.bare_list[0]: a value of type datetime is not JSON"),
         ({"bare_list": [Level.HIGH]}, "$.bare_list[0]: a value of type Level is not JSON"),
@@ -161,6 +165,7 @@ class Unions:
     word: Literal["a", 1] | None = None
     mixed: Literal["a"] | int | UUID = 1
     color: Color | None = None
+    name: str | None = None
     deep: list[dict[str, float | None]] = attrs.Factory(list)
 
 
@@ -176,6 +181,7 @@ class Unions:
         ('{"mixed": "b"}', "$.mixed: is no valid"),
         ('{"mixed": null}', "$.mixed: must be a string, not null"),
         ('{"color": true}', "$.color: must be a string or an integer, not a boolean"),
+        ('{"name": 5}', "$.name: must be a string or null, not an integer"),
         ('{"deep": [{}, {"a": false}]}', "$.deep[1].a: must be a number or null, not a boolean"),
     ],
 )
@@ -195,6 +201,51 @@ def test_unions_come_back_equal() -> None:
         assert repr(codec.decode(codec.encode(task))) == repr(task)
 
     assert repr(codec.decode(codec.encode(Unions(number=3))).number) == "3.0"
+
+
+class Address(TypedDict):
+    city: str
+    since: datetime
+
+
+@attrs.frozen
+class Containers:
+    address: Address | None = None
+    pair: tuple[int, datetime] | None = None
+    by_any: dict[Any, int] = attrs.Factory(dict)
+    counts: Counter[str] = attrs.Factory(Counter)
+    lists: defaultdict[str, list[int]] = attrs.Factory(lambda: defaultdict(list))
+
+
+def test_containers_come_back_equal() -> None:
+    """S2.2: each member of a typed dict and of a tuple is written and read by its own type."""
+    task = Containers(
+        Address(city="x", since=NOON), (1, NOON), {"a": 1}, Counter("aab"), defaultdict(list, {"a": [1]})
+    )
+    codec = codec_of(Containers)
+    text = codec.encode(task)
+
+    assert text == (
+        '{"address":{"city":"x","since":"2030-01-01T12:00:00.000005+00:00"},"by_any":{"a":1},'
+        '"counts":{"a":2,"b":1},"lists":{"a":[1]},"pair":[1,"2030-01-01T12:00:00.000005+00:00"]}'
+    )
+    assert repr(codec.decode(text)) == repr(task)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"address": {"city": "x"}}', "$.address.since: is missing"),
+        ('{"address": {"city": 5}}', "$.address.city: must be a string, not an integer"),
+        ('{"pair": [1, 2]}', "$.pair[1]: must be a string, not an integer"),
+        ('{"by_any": {"a": "1"}}', "$.by_any.a: must be an integer, not a string"),
+        ('{"counts": {"a": "1"}}', "$.counts.a: must be an integer, not a string"),
+        ('{"lists": {"a": ["1"]}}', "$.lists.a[0]: must be an integer, not a string"),
+    ],
+)
+def test_containers_are_strict(text: str, message: str) -> None:
+    """S13.11: the path leads into every kind of container, and members of typed dicts are required."""
+    assert undecodable(Containers, text) == message
 
 
 @pytest.mark.parametrize("fold", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
@@ -158,6 +159,26 @@ def test_a_hook_must_make_an_object_of_a_task(converter: cattrs.Converter) -> No
 
     with pytest.raises(PayloadError, match="must be an object, not a list"):
         PayloadCodec(converter, Point).encode(Point(1))
+
+
+def test_a_hook_that_reads_a_list_does_not_make_it_a_payload(converter: cattrs.Converter) -> None:
+    """S1.1: a payload that is no object is refused both ways, whatever the hooks would take."""
+    converter.register_unstructure_hook(Point, lambda point: [point.x])
+    converter.register_structure_hook(Point, lambda values, _: Point(values[0]))
+    codec = PayloadCodec(converter, Point)
+
+    with pytest.raises(PayloadError, match=r"^\$: must be an object, not a list$"):
+        codec.encode(Point(1))
+    with pytest.raises(PayloadError, match=r"^\$: must be an object, not a list$"):
+        codec.decode("[1]")
+
+
+def test_a_hook_that_rounds_a_datetime_is_noticed(converter: cattrs.Converter) -> None:
+    """S2.2: a datetime that comes back as another instant is found, with its path."""
+    converter.register_unstructure_hook(datetime, lambda at: at.replace(microsecond=0).isoformat())
+
+    with pytest.raises(PayloadError, match=r"^\$\.at: does not come back equal$"):
+        PayloadCodec(converter, Everything).encode(Everything())
 
 
 class Quarrelsome:
