@@ -74,15 +74,16 @@ async def test_a_queue_survives_the_faults_of_its_storage(
     """S10.1, S10.2: an outcome whose write fails is written again after the delay; the handler ran once."""
     runs = []
     queue.register(Work, lambda task, _: runs.append(task.n))
-    with collect_events(queue, QueueStorageFailure, TaskCompleted) as events:
+    with (
+        collect_events(queue, QueueStorageFailure, TaskCompleted) as events,
+        queue.subscribe(QueueStorageFailure) as failures,
+    ):
         # The first write is the insert, the second the claim, the third the outcome.
         storage.fail(WRITES, nth=3, after_commit=True)
-        task_id = await queue.enqueue(Work(1))
-        waiting = asyncio.create_task(queue.wait(task_id))
-        with queue.subscribe(QueueStorageFailure) as failures:
-            await anext(failures)
+        await queue.enqueue(Work(1))
+        await anext(failures)
         clock.advance(timedelta(seconds=1))
-        await waiting
+        await run_until_idle(queue)
 
     assert [type(event) for event in events] == [QueueStorageFailure, TaskCompleted]
     assert runs == [1]
