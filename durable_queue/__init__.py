@@ -1,9 +1,10 @@
 """A persistent task queue with dependencies for Python programs that run in one process.
 
-The layers, from the bottom: values (errors, clock, retry, tasks, events), decisions without I/O (`_core`), the storage
-interface and the in-memory reference, the engine that talks to event loop, clock and storage (`_engine`), and
-`DurableQueue` on top. Importing this package loads neither aiosqlite nor pytest: the SQLite storage is in
-`durable_queue_sqlite`, the checks for adapter authors in `contract_tests`, helpers for tests in `durable_queue.testing`.
+The layers, from the bottom: values (errors, clock, retry, tasks, events), decisions without I/O (`_core`), the
+storage interface and the in-memory reference, the engine that talks to event loop, clock and storage (`_engine`),
+and `DurableQueue` on top. Importing this package loads neither aiosqlite nor pytest: the SQLite storage is in
+`durable_queue_sqlite`, the checks for adapter authors in `contract_tests`, helpers for tests in
+`durable_queue.testing`.
 """
 
 from durable_queue._engine.context import TaskContext

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from durable_queue.clock import QueueClock, TimerHandle, check_instant
 
-FAKE_START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+FAKE_START = datetime(2030, 1, 1, tzinfo=UTC)
 """What a `FakeQueueClock` shows unless it is told otherwise."""
 
 _ZERO = timedelta(0)

@@ -85,7 +85,7 @@ _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant
 
 
 def _check(root: object) -> None:
-    # An explicit stack, because a hostile nesting must end in a PayloadError and not in a RecursionError (PAY-04).
+    # An explicit stack, because a hostile nesting must end in a PayloadError and not in a RecursionError.
     # Every value takes two bytes of JSON at least, so more values than that cannot fit the size limit: this ends
     # the walk over a list that contains itself many times.
     budget = SIZE_LIMIT // 2

@@ -55,5 +55,7 @@ def storable(text: str, limit: int) -> str:
     """
     if len(text) > limit:
         head = limit // 2
-        text = f"{text[:head]} ... [{len(text) - limit} characters cut] ... {text[len(text) - (limit - head):]}"
+        text = (
+            f"{text[:head]} ... [{len(text) - limit} characters cut] ... {text[len(text) - (limit - head) :]}"
+        )
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

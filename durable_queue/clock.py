@@ -11,10 +11,10 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_WAIT = timedelta(days=365)
 """The longest delay of any kind (S2.2, S5.3)."""
 
@@ -53,7 +53,7 @@ class SystemQueueClock(QueueClock):
     """The computer's clock.
 
     A timer for a wall-clock time re-reads the clock while it waits, because a single long sleep is not what the wall
-    clock says after a suspend, a correction or a jump (TIM-02).
+    clock says after a suspend, a correction or a jump.
 
     Args:
         recheck: the longest time between two looks at the clock while a timer is armed, above zero and at most
@@ -67,7 +67,7 @@ class SystemQueueClock(QueueClock):
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware and in UTC."""
-        return datetime.now(timezone.utc)
+        return datetime.now(UTC)
 
     def monotonic(self) -> float:
         """Return `time.monotonic`."""
@@ -102,8 +102,10 @@ class _WallTimer:
         if left <= 0:
             self._callback()
         else:
-            # Half a millisecond more, so that a loop whose timers fire a hair early does not look twice (TIM-07).
-            self._handle = asyncio.get_running_loop().call_later(min(left + 0.0005, self._recheck), self._look)
+            # Half a millisecond more, so that a loop whose timers fire a hair early does not look twice.
+            self._handle = asyncio.get_running_loop().call_later(
+                min(left + 0.0005, self._recheck), self._look
+            )
 
 
 def check_instant(value: object, what: str) -> datetime:
@@ -115,14 +117,14 @@ def check_instant(value: object, what: str) -> datetime:
     """
     if not isinstance(value, datetime):
         raise TypeError(f"{what} must be a datetime, not {type(value).__name__}")
-    if value.tzinfo is timezone.utc:
+    if value.tzinfo is UTC:
         return value
     if value.utcoffset() is None:
         raise ValueError(
             f"{what} is a naive datetime; give it a time zone, for example datetime.now(timezone.utc)"
         )
     try:
-        return value.astimezone(timezone.utc)
+        return value.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{what} is out of the range of datetimes in UTC") from None
 
@@ -132,4 +134,4 @@ def later(instant: datetime, delay: timedelta) -> datetime:
     try:
         return instant + delay
     except OverflowError:
-        return datetime.max.replace(tzinfo=timezone.utc)
+        return datetime.max.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from durable_queue._engine.context import refuse_inside_handler
 from durable_queue._engine.drafts import check_delay
@@ -181,7 +181,7 @@ class DurableQueue(Submitting, Managing):
         """
         return self._broadcast.subscribe(event_types, buffer)
 
-    async def __aenter__(self) -> DurableQueue:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

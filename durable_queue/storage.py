@@ -96,8 +96,10 @@ class QueueStorage(ABC):
 
     @abstractmethod
     async def get_next_wake_at(self) -> datetime | None:
-        """Return the earliest `next_attempt_at` of all pending and retryScheduled records that are not held, overdue
-        ones included, or None."""
+        """Return the earliest `next_attempt_at`, or None.
+
+        Of all pending and retryScheduled records that are not held, overdue ones included.
+        """
 
     @abstractmethod
     async def get_max_sequence(self) -> int:
@@ -172,10 +174,14 @@ class QueueStorage(ABC):
         return best
 
     async def get_many(self, ids: Collection[str]) -> dict[str, StoredTask]:
-        """Return the stored records among these ids, by id; what is not stored is absent."""
+        """Return the stored records among these ids, by id; what is not stored, or cannot be read, is absent."""
         found: dict[str, StoredTask] = {}
         for task_id in ids:
-            task = await self.get(task_id)
+            try:
+                task = await self.get(task_id)
+            except CorruptRecordError:
+                # One record, not the storage (S7.3): the others are needed all the same.
+                continue
             if task is not None:
                 found[task_id] = task
         return found
@@ -206,9 +212,12 @@ class QueueStorage(ABC):
                 found.extend(task for task in page if task_id in task.depends_on)
         return sorted(found, key=order_key)
 
-    async def get_expired(self, now: datetime, limit: int) -> list[StoredTask]:
-        """Return at most `limit` records with no attempt so far that are pending, waiting or retryScheduled and whose
-        `expires_at` is not after `now`, earliest first; held ones too. Default: none."""
+    async def get_expired(self, now: datetime, limit: int) -> list[StoredTask]:  # noqa: ARG002  # for overrides
+        """Return at most `limit` records whose time to start is over, earliest first. Default: none.
+
+        Those with no attempt so far that are pending, waiting or retryScheduled, held or not, and whose
+        `expires_at` is not after `now`.
+        """
         check_limit(limit)
         return []
 
@@ -264,7 +273,7 @@ class QueueStorage(ABC):
         """Give the claim back; a no-op without one."""
         self._consumer_claimed = False
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # most adapters have something to close, not all
         """Let go of files and threads; closing twice is a no-op. Default: nothing to do."""
 
 

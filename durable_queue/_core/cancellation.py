@@ -51,9 +51,7 @@ def _cancel_all(plan: Plan, tasks: Sequence[StoredTask]) -> Decision[list[str]]:
             record = transitions.cancel(task, plan.now)
             plan.put(record)
             plan.events.append(
-                TaskCancelled(
-                    task_id=task.id, task_type=task.type, at=plan.now, failure=record.last_failure
-                )
+                TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=record.last_failure)
             )
             ended.append(record)
         if index % BREATHE_EVERY == 0:

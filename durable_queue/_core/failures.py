@@ -38,7 +38,7 @@ def trace_of(error: BaseException) -> str:
     """Format a traceback with the frames nearest to the error and the chain of its causes."""
     try:
         return "".join(traceback.TracebackException.from_exception(error, limit=-_FRAMES_KEPT).format())
-    except Exception:  # noqa: BLE001 - a hostile exception class must not cost the task its outcome (PAY-03)
+    except Exception:  # noqa: BLE001 - a hostile exception class must not cost the task its outcome
         return f"{type(error).__name__}: <its traceback could not be formatted>\n"
 
 

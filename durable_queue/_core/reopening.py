@@ -16,9 +16,7 @@ from durable_queue.tasks import StoredTask, TaskStatus
 REOPENABLE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 
-def reopen(
-    plan: Plan, task_id: str, *, retry_policy: RetryPolicy | None, dependents: bool
-) -> Decision[str]:
+def reopen(plan: Plan, task_id: str, *, retry_policy: RetryPolicy | None, dependents: bool) -> Decision[str]:
     """Reopen a task and, when asked, whatever was ended because of it, at any depth.
 
     Raises:
@@ -67,7 +65,8 @@ def _judge_again(plan: Plan, task: StoredTask) -> Decision[Free | Blocked]:
     if task.attempts > 0:
         # It had started, so everything it needed was there; what has been deleted since counts as completed (S13.14).
         facts = {
-            id_: Fact(TaskStatus.COMPLETED, id_) if fact.status is None else fact for id_, fact in facts.items()
+            id_: Fact(TaskStatus.COMPLETED, id_) if fact.status is None else fact
+            for id_, fact in facts.items()
         }
     return judge(task, facts)
 

@@ -109,14 +109,14 @@ def end_blocked(plan: Plan, task: StoredTask, verdict: Blocked, *, new: bool = F
         ended = transitions.fail(task, failure, plan.now)
         plan.put(ended, new=new)
         plan.events.append(
-            TaskFailed(task_id=task.id, task_type=task.type, at=plan.now, attempt=task.attempts, failure=failure)
+            TaskFailed(
+                task_id=task.id, task_type=task.type, at=plan.now, attempt=task.attempts, failure=failure
+            )
         )
     else:
         ended = transitions.cancel(task, plan.now, failure)
         plan.put(ended, new=new)
-        plan.events.append(
-            TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=failure)
-        )
+        plan.events.append(TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=failure))
     return ended
 
 

@@ -60,9 +60,7 @@ def _complete(plan: Plan, task: StoredTask, outcome: Completed) -> StoredTask:
     return record
 
 
-def _fail(
-    plan: Plan, task: StoredTask, outcome: Failed, random_fraction: Callable[[], float]
-) -> StoredTask:
+def _fail(plan: Plan, task: StoredTask, outcome: Failed, random_fraction: Callable[[], float]) -> StoredTask:
     if task.cancel_requested or outcome.cancels:
         return _cancel(plan, task, outcome.failure)
     if outcome.may_retry and task.attempts < task.retry_policy.max_attempts:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
+from typing import Self
 
 from durable_queue.errors import QueueClosedError
 from durable_queue.events import EventsMissed, QueueEvent
@@ -29,7 +30,7 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -96,7 +97,7 @@ class Broadcast:
     """All subscriptions of a queue.
 
     They are held weakly: a subscriber that goes away without leaving its `with` block, together with its buffer,
-    can be collected (EVT-02).
+    can be collected.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:

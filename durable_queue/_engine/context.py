@@ -68,7 +68,9 @@ class TaskContext:
             ValueError: the reference is no usable text, or the deadline is naive.
         """
         if self._returned:
-            raise HandOffError(f"the attempt of task {self.task_id!r} has ended; it cannot be handed off any more")
+            raise HandOffError(
+                f"the attempt of task {self.task_id!r} has ended; it cannot be handed off any more"
+            )
         if self._hand_off is not None:
             raise HandOffError(f"task {self.task_id!r} is handed off already")
         if reference is None:

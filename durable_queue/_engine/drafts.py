@@ -93,7 +93,7 @@ def make_draft(
 
 
 def new_id() -> str:
-    """Return a random id; ids are never used again, also not after a deletion (SQL-08)."""
+    """Return a random id; ids are never used again, also not after a deletion."""
     return uuid.uuid4().hex
 
 

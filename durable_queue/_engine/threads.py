@@ -81,7 +81,7 @@ class HandlerThreads:
             del job
 
 
-class ThreadedExit(Exception):
+class ThreadedExit(Exception):  # noqa: N818  # it carries one that is no error
     """Carries a KeyboardInterrupt, SystemExit or StopIteration out of a thread, where a future cannot."""
 
     def __init__(self, error: BaseException) -> None:

@@ -39,7 +39,9 @@ class Waiters:
             if task.status.is_terminal:
                 return task
             if not is_consumer():
-                raise QueueStateError("this queue runs no tasks, so nobody here would end the wait; start it first")
+                raise QueueStateError(
+                    "this queue runs no tasks, so nobody here would end the wait; start it first"
+                )
             if timeout is not None:
                 timer = self._clock.call_later(timeout, lambda: _time_out(future, task_id, timeout))
             return await future

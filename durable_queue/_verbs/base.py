@@ -102,7 +102,7 @@ class QueueBase:
         task_class: type,
         handler: Callable[..., Any] | None = None,
         *,
-        type: str | None = None,  # noqa: A002 - the name is part of the interface
+        type: str | None = None,
         retry_policy: RetryPolicy | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
         retry_delay: Callable[[BaseException], timedelta | None] | None = None,
