@@ -13,6 +13,7 @@ from durable_queue._core.ordering import is_expired
 from durable_queue._core.plan import Decision, GetExpired, GetReady, GetTasks, Plan
 from durable_queue._core.settlement import end_expired, judge_waiting, settle
 from durable_queue._core.verdicts import conclude
+from durable_queue.errors import CorruptRecordError
 from durable_queue.events import TaskStarted
 from durable_queue.outcomes import Outcome
 from durable_queue.tasks import StoredTask, TaskStatus
@@ -88,7 +89,7 @@ def work(
 def _end_late(
     plan: Plan, ids: Collection[str], late_outcome: Callable[[StoredTask], Outcome]
 ) -> Decision[list[StoredTask]]:
-    stored: dict[str, StoredTask] = yield GetTasks(ids)
+    stored = yield from _readable(ids)
     late = [
         Ended(task=task, outcome=late_outcome(task), at=plan.now, fraction=0.5)
         for task in stored.values()
@@ -97,6 +98,16 @@ def _end_late(
         and task.hand_off_deadline <= plan.now
     ]
     return conclude_all(plan, late)
+
+
+def _readable(ids: Collection[str]) -> Decision[dict[str, StoredTask]]:
+    """Ask for tasks by id and pass over what cannot be read: one record stops nothing (S7.3)."""
+    try:
+        stored: dict[str, StoredTask] = yield GetTasks(ids)
+    except CorruptRecordError:
+        # Only the look at a single id raises; several leave it out.
+        return {}
+    return stored
 
 
 def claim(plan: Plan, free_slots: int, without: Collection[str]) -> Decision[list[StoredTask]]:
@@ -124,7 +135,7 @@ def put_claim(plan: Plan, task: StoredTask) -> None:
 
 def judge_inserted(plan: Plan, ids: Collection[str]) -> Decision[None]:
     """Judge waiting tasks that another process has inserted (S13.6)."""
-    stored: dict[str, StoredTask] = yield GetTasks(ids)
+    stored = yield from _readable(ids)
     waiting = [task for task in stored.values() if task.status is TaskStatus.WAITING]
     ended = yield from judge_waiting(plan, waiting)
     yield from settle(plan, ended)
