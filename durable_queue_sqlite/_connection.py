@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
@@ -44,6 +45,16 @@ class Link:
         """Whether this process is a fork of the one that opened it."""
         return self._pid != os.getpid()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called, in this process or before the fork."""
+        return self._closing is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has come to its end, however it ended."""
+        return self._closing is not None and self._closing.done()
+
     async def open(self) -> None:
         """Open the database; when that fails, no thread and no descriptor is left."""
         if self.path in _inherited_paths:
@@ -61,7 +72,9 @@ class Link:
         try:
             await self._run(Job("open", Session.open))
         except BaseException:
-            await asyncio.shield(self._start_closing())
+            # What has failed first is what the caller is told.
+            with suppress(StorageError):
+                await asyncio.shield(self._start_closing())
             raise
 
     async def run(self, name: str, operation: Callable[[Session], _Result]) -> _Result:
@@ -135,14 +148,19 @@ class Link:
         return self._closing
 
     async def _shut(self) -> None:
+        job = Job("close", Session.close)
         try:
             if self._is_alive:
-                await self._carry(Job("close", Session.close))
+                await self._carry(job)
         finally:
-            _links.discard(self)
-            self._connection.stop()
-            self._session.wait_for_thread()
-            self._session.close()
+            # A forked child that unwinds through this must not touch what its parent has open.
+            if not self.is_inherited:
+                _links.discard(self)
+                self._connection.stop()
+                self._session.wait_for_thread()
+                # Does something only after a thread that died, as it does with an event loop that is closed under it.
+                job.run(self._session)
+        job.outcome()
 
 
 def _connection_in_daemon_thread(session: Session) -> aiosqlite.Connection:

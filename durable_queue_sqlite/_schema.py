@@ -94,18 +94,36 @@ def check_identity(database: sqlite3.Connection, path: str, supported: int) -> i
         SchemaTooNewError: a newer version of the adapter wrote it.
         StorageError: it belongs to another program.
     """
-    application = int(database.execute("PRAGMA application_id").fetchall()[0][0])
-    version = int(database.execute("PRAGMA user_version").fetchall()[0][0])
+    application, version, tables = _marks(database)
     if application == APPLICATION_ID:
         if version > supported:
             raise SchemaTooNewError(path, version, supported)
         return version
-    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0]
     if application != 0 or version != 0 or tables:
         raise StorageError(
             f"{path}: this is the database of another program; give the queue a file of its own"
         )
     return 0
+
+
+def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
+    # In one transaction: another process may be making the tables between one question and the next.
+    is_alone = not database.in_transaction
+    if is_alone:
+        database.execute("BEGIN")
+    try:
+        application, version, tables = (
+            int(database.execute(question).fetchall()[0][0])
+            for question in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
+        )
+    finally:
+        if is_alone:
+            database.execute("ROLLBACK")
+    return application, version, tables
 
 
 def migrate(

@@ -75,10 +75,12 @@ class Session:
 
     def close(self) -> None:
         """Close the database and give the claim back; closing twice is a no-op."""
-        self.claim.release()
         database, self._database = self._database, None
-        if database is not None:
-            close_database(database)
+        try:
+            if database is not None:
+                close_database(database)
+        finally:
+            self.claim.release()
 
     @property
     def database(self) -> sqlite3.Connection:

@@ -78,6 +78,8 @@ class SqliteQueueStorage(QueueStorage):
         await self.close()
 
     async def _open(self) -> None:
+        if self._link is not None and self._link.is_closing:
+            await self.close()
         if self._link is not None:
             # Entering an open storage is what ``async with await SqliteQueueStorage.open(...)`` does.
             self._link.check_usable()
@@ -97,9 +99,11 @@ class SqliteQueueStorage(QueueStorage):
         """
         link = self._link
         if link is not None:
-            await link.close()
-            if self._link is link and not link.is_inherited:
-                self._link = None
+            try:
+                await link.close()
+            finally:
+                if self._link is link and link.is_closed:
+                    self._link = None
 
     async def save(self, task: StoredTask) -> None:
         """Insert a new record."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,17 @@ def listing(folder: Path) -> dict[str, str]:
 def names(folder: Path) -> list[str]:
     """Return the names in a folder, sorted."""
     return sorted(entry.name for entry in folder.iterdir())
+
+
+def descriptors() -> set[str]:
+    """Return what the descriptors of this process stand for, as far as the system tells."""
+    folder = Path("/proc/self/fd")
+    found = set()
+    for entry in folder.iterdir() if folder.is_dir() else []:
+        # The listing's own descriptor is gone by now.
+        with suppress(FileNotFoundError):
+            found.add(str(entry.readlink()))
+    return found
 
 
 def start_python(code: str, *arguments: object) -> subprocess.Popen[str]:

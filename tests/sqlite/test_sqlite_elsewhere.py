@@ -39,10 +39,13 @@ async def test_waiting_tasks_of_others_are_named_once(tmp_path: Path) -> None:
 
         assert await storage.changes_elsewhere() == ["w1", "w2"]
         assert await storage.changes_elsewhere() is None
-        await other.delete("w2")
+        await other.delete("pending")
         assert await storage.changes_elsewhere() == []
         await other.apply([waiting("w3")])
         assert await storage.changes_elsewhere() == ["w3"]
+        assert await storage.changes_elsewhere() is None
+        await other.apply([waiting("w4")])
+        assert await storage.changes_elsewhere() == ["w4"]
 
 
 @pytest.mark.asyncio

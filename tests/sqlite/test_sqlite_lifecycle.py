@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,7 @@ import pytest
 from durable_queue import StorageError
 from durable_queue.storage import Save, Update
 from durable_queue_sqlite import SqliteQueueStorage
-from tests.sqlite.support import T0, ids, names, run_python, task
-
-
-def descriptors() -> set[str]:
-    """Return what the descriptors of this process stand for, as far as the system tells."""
-    folder = Path("/proc/self/fd")
-    found = set()
-    for entry in folder.iterdir() if folder.is_dir() else []:
-        # The listing's own descriptor is gone by now.
-        with suppress(FileNotFoundError):
-            found.add(str(entry.readlink()))
-    return found
+from tests.sqlite.support import T0, descriptors, ids, names, run_python, task
 
 
 @pytest.mark.asyncio
@@ -253,3 +243,37 @@ async def test_a_close_during_open_does_no_harm(tmp_path: Path) -> None:
         await storage.close()
         await opening
         await storage.close()
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_close_goes_on_and_can_be_opened_after(tmp_path: Path) -> None:
+    """S13.20: who enters a storage that is still closing waits for that and gets an open one."""
+    path = tmp_path / "queue.db"
+    storage = await SqliteQueueStorage.open(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        saving = asyncio.create_task(storage.save(task("a")))
+        closing_it = asyncio.create_task(storage.close())
+        await asyncio.sleep(0)
+        closing_it.cancel()
+        await asyncio.wait([closing_it])
+        with pytest.raises(StorageError, match="storage is closed"):
+            await storage.get("a")
+        other.execute("COMMIT")
+
+    async with storage:
+        assert ids(await storage.get_all()) == ["a"]
+    await saving
+
+
+@pytest.mark.asyncio
+async def test_close_empties_the_log_while_others_have_the_file_open(tmp_path: Path) -> None:
+    """S7.6: what this storage has written is in the file itself, whoever else is at work."""
+    path = tmp_path / "queue.db"
+    async with SqliteQueueStorage(path) as other:
+        async with SqliteQueueStorage(path) as storage:
+            await storage.save(task("a"))
+            assert path.with_name("queue.db-wal").stat().st_size > 0
+
+        assert path.with_name("queue.db-wal").stat().st_size == 0
+        assert ids(await other.get_all()) == ["a"]

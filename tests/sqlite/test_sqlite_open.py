@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from durable_queue import SchemaTooNewError, StorageError
-from durable_queue_sqlite import SqliteQueueStorage, _opening
+from durable_queue_sqlite import SqliteQueueStorage, _opening, _schema
 from durable_queue_sqlite._schema import APPLICATION_ID, MIGRATIONS
-from tests.sqlite.support import execute, listing, run_python, task
+from tests.sqlite.support import descriptors, execute, listing, run_python, task
 
 
 async def refuse(path: Path, match: str) -> StorageError:
@@ -144,6 +145,67 @@ async def test_a_newer_schema_still_in_the_journal_is_seen(tmp_path: Path) -> No
         database.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}").fetchall()
         with pytest.raises(SchemaTooNewError):
             await SqliteQueueStorage.open(path)
+
+
+@pytest.mark.asyncio
+async def test_a_newer_file_left_by_a_crash_is_left_alone(tmp_path: Path) -> None:
+    """S13.22: a log that nobody has brought into the file yet is read and not written back."""
+    path = tmp_path / "queue.db"
+    crashed = tmp_path / "crashed" / "queue.db"
+    crashed.parent.mkdir()
+    await fill(path, 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}").fetchall()
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
+    before = listing(crashed.parent)
+
+    with pytest.raises(SchemaTooNewError):
+        await SqliteQueueStorage.open(crashed)
+
+    after = listing(crashed.parent)
+    after.pop("queue.db-shm", None)
+    assert after == before
+
+
+@pytest.mark.asyncio
+async def test_a_failure_after_the_file_was_opened_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S13.22: no descriptor is left while somebody still looks at the error."""
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("injected")
+
+    monkeypatch.setattr(_opening, "migrate", fail)
+    with pytest.raises(StorageError, match="open failed: injected") as failed:
+        await SqliteQueueStorage.open(tmp_path / "queue.db")
+
+    assert failed.value.__cause__ is not None
+    assert [name for name in descriptors() if name.startswith(str(tmp_path))] == []
+
+
+@pytest.mark.asyncio
+async def test_a_writer_delays_the_change_of_the_journal_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.9: SQLite does not wait where it changes the mode of a file that somebody writes, so the storage does."""
+    path = tmp_path / "queue.db"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as writer:
+        _schema.migrate(writer, str(path))
+        writer.execute("BEGIN IMMEDIATE")
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            writer.execute("COMMIT")
+
+        monkeypatch.setattr(_opening.time, "sleep", wait)
+        async with SqliteQueueStorage(path) as storage:
+            await storage.save(task("a"))
+
+    assert len(waits) == 1
+    assert execute(path, "PRAGMA journal_mode") == [("wal",)]
 
 
 @pytest.mark.asyncio

@@ -125,14 +125,17 @@ _FORKED_CLAIM = """
         return storage
 
     grandchild_waits, keep = os.pipe()
+    holder_waits, is_running = os.pipe()
     holder = os.fork()
     if not holder:
         storage = asyncio.run(consume(sys.argv[1]))
         if not os.fork():
             os.close(keep)
+            os.write(is_running, b".")
             # Lives until the test's process closes its end.
             os.read(grandchild_waits, 1)
             os._exit(0)
+        os.read(holder_waits, 1)
         os.kill(os.getpid(), 9)
     os.close(grandchild_waits)
     os.waitpid(holder, 0)

@@ -79,12 +79,12 @@ _KILLED = """
 """
 
 
-@pytest.mark.parametrize("left", range(7))
+@pytest.mark.parametrize("left", range(11))
 def test_a_process_killed_before_any_statement_leaves_a_file_that_opens(old: Path, left: int) -> None:
     """S13.22: the next start finds either the old version or the new one, whole, and goes on from there."""
     migrations = (*_schema.MIGRATIONS, _NEXT)
     with start_python(_KILLED, old, left, repr(migrations)) as child:
-        assert child.wait(20) == (-9 if left < 6 else 0)
+        assert child.wait(20) == (-9 if left < 10 else 0)
 
     with closing(sqlite3.connect(old, isolation_level=None)) as database:
         _schema.migrate(database, str(old), migrations)
