@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import inspect
+import tomllib
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import durable_queue.testing
 import durable_queue_sqlite
 from durable_queue import DurableQueue, QueueClock, QueueStorage, RetryPolicy, TaskContext, TaskGraph
 from durable_queue_sqlite import SqliteQueueStorage
+from tests.architecture.sources import PACKAGES, ROOT, files, module_name
 
 DURABLE_QUEUE = {
     *("DurableQueue", "QueueStorage", "MemoryQueueStorage", "StoredTask", "TaskStatus", "TaskFailure"),
@@ -58,6 +60,16 @@ def test_the_public_names_are_these(module: Any, names: set[str]) -> None:
 def test_the_packages_say_that_they_are_typed(module: str) -> None:
     """Type checkers of users read the annotations: each package has its marker."""
     assert importlib.resources.files(module).joinpath("py.typed").is_file()
+
+
+def test_the_wheel_holds_every_package() -> None:
+    """A package that pyproject.toml does not list works here and is missing where it is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packages = {
+        module_name(file) for package in PACKAGES for file in files(package) if file.name == "__init__.py"
+    }
+
+    assert set(project["tool"]["setuptools"]["packages"]) == packages
 
 
 def parameters(function: Any) -> str:
