@@ -224,9 +224,14 @@ async def test_an_outage_lasts_until_it_is_cleared(storage: FlakyStorage) -> Non
     for _ in range(9):
         assert await storage.get("t") is None
 
+    storage.fail_until_cleared("save")
+    with pytest.raises(StorageError, match="before its commit"):
+        await storage.save(record())
+    storage.clear()
     storage.fail_until_cleared("save", after_commit=True, error=TimeoutError("lost"))
     with pytest.raises(TimeoutError, match="lost"):
         await storage.save(record())
+    assert await storage.get("t") == record()
 
 
 @pytest.mark.asyncio
@@ -285,6 +290,7 @@ async def test_a_gate_that_is_open_holds_nothing(storage: FlakyStorage) -> None:
     gate = storage.gate("save")
     held = asyncio.create_task(storage.save(record("two")))
     await gate.reached()
+    assert await storage.get("two") is None
     storage.clear()
     await held
 
