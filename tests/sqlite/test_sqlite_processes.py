@@ -171,8 +171,9 @@ def test_in_a_forked_child_every_call_is_refused(tmp_path: Path, call: str, answ
 
 
 @needs_fork
-def test_a_forked_child_may_leave_the_event_loop(tmp_path: Path) -> None:
-    """S7.9: a child that unwinds through calls of its parent does not wait for a thread that it does not have."""
+@pytest.mark.parametrize("under_way", ["saves", "saves and close"])
+def test_a_forked_child_may_leave_the_event_loop(tmp_path: Path, under_way: str) -> None:
+    """S7.9: a child that unwinds through its parent's calls waits for no thread and closes nothing of its parent's."""
     said = run_python(
         """
         import asyncio, os, sys
@@ -180,24 +181,33 @@ def test_a_forked_child_may_leave_the_event_loop(tmp_path: Path) -> None:
         from tests.sqlite.support import task
 
         async def main():
-            global child, storage
+            global link, storage
             storage = await SqliteQueueStorage.open(sys.argv[1])
+            link = storage._link
             calls.extend(asyncio.create_task(storage.save(task(f"t{number}"))) for number in range(20))
             await asyncio.sleep(0)
+            if sys.argv[2] == "saves and close":
+                calls.append(asyncio.create_task(storage.close()))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
             child = os.fork()
             if not child:
-                raise SystemExit(3)
+                raise SystemExit
             # The parent's event loop shares its descriptors with the child, so it does not go on either.
             print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
             os._exit(0)
 
         calls = []
-        asyncio.run(main())
+        try:
+            asyncio.run(main())
+        finally:
+            print("open" if link._session._database else "closed")
         """,
         tmp_path / "queue.db",
+        under_way,
     )
 
-    assert said == "3\n"
+    assert said == "open\n0\n"
 
 
 _FORKED_CALL = """
