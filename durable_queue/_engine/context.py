@@ -91,6 +91,7 @@ class TaskContext:
 
         Raises:
             QueueStateError: called from the event loop itself, where it would wait for itself: use await there.
+            RuntimeError: the event loop has been closed.
         """
         try:
             running = asyncio.get_running_loop()
@@ -99,7 +100,13 @@ class TaskContext:
         if running is self._loop:
             coroutine.close()
             raise QueueStateError("context.call is for plain-function handlers; await the coroutine here")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        try:
+            answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            # The loop has been closed under a handler that went on.
+            coroutine.close()
+            raise
+        return answer.result()
 
     def _request_cancellation(self) -> None:
         self._cancellation_requested = True

@@ -73,6 +73,9 @@ class Worker(Protocol):
     async def before_idle(self) -> None:
         """Read what is needed to know when to wake up."""
 
+    def torn_down(self) -> None:
+        """Claim nothing for a moment: the program may be at its end (S13.5)."""
+
 
 class Call(Generic[T]):
     """A public call on its way through a step."""
@@ -222,13 +225,17 @@ class Ledger:
                         return
                 else:
                     return
-        finally:
-            # Cancelled by somebody else than `abandon`, the task leaves in the middle of its work.
-            if self._pump is asyncio.current_task():
-                self._pump = None
+        except asyncio.CancelledError:
+            if self._pump is asyncio.current_task() and self._worker is not None:
+                # By somebody else than `abandon`: the program is being torn down in the middle of this work.
                 if self._unit is not None:
                     self._unit.returned()
                     self._unit = None
+                self._worker.torn_down()
+            raise
+        finally:
+            if self._pump is asyncio.current_task():
+                self._pump = None
                 self._go_on()
             self._watch.notify()
 

@@ -271,11 +271,15 @@ class SlotWorker:
         if attempt.outcome is None:
             # The program is being torn down; the task is recovered at the next start (S13.5).
             self.release(attempt)
-            if self.working and self._teardown is None:
-                self._teardown = self.clock.call_later(TEARDOWN, self._teardown_is_over)
+            self.torn_down()
         else:
             self._ended.append(attempt)
         self._on_ended()
+
+    def torn_down(self) -> None:
+        """Claim nothing for a moment: the program may be at its end (S13.5)."""
+        if self.working and self._teardown is None:
+            self._teardown = self.clock.call_later(TEARDOWN, self._teardown_is_over)
 
     def _teardown_is_over(self) -> None:
         self._teardown = None
