@@ -28,24 +28,39 @@ class Plan:
         now: the time of the decision, read once at the edge.
         records: the changed records by id; None for a deleted one.
         events: what to announce after the write, in causal order.
+        hides_ready: whether the storage has answered `GetReady` with something that the plan changes, behind which
+            more may be ready.
     """
 
     def __init__(self, now: datetime, parent: Plan | None = None) -> None:
         self.now = now
         self.records: dict[str, StoredTask | None] = {}
         self.events: list[QueueEvent] = []
+        self.hides_ready = False
         self._new: set[str] = set()
         self._parent = parent
+        # A cascade asks at every level: without these a long one would walk all that it has decided each time.
+        self._dependents: dict[str, list[str]] = {}
+        self._by_key: dict[str, list[str]] = {}
 
     def put(self, task: StoredTask, *, new: bool = False) -> None:
         """Change a record; `new` when it is not stored yet."""
         if new:
             self._new.add(task.id)
-        self.records[task.id] = task
+        self._record(task.id, task)
 
     def remove(self, task_id: str) -> None:
         """Delete a record."""
-        self.records[task_id] = None
+        self._record(task_id, None)
+
+    def _record(self, task_id: str, task: StoredTask | None) -> None:
+        # The dependencies and the key of a task never change, so that it is entered once.
+        if task is not None and self.records.get(task_id) is None:
+            for dependency in task.depends_on:
+                self._dependents.setdefault(dependency, []).append(task_id)
+            if task.deduplication_key is not None:
+                self._by_key.setdefault(task.deduplication_key, []).append(task_id)
+        self.records[task_id] = task
 
     def knows(self, task_id: str) -> bool:
         """Whether this plan, or the step's, has changed or deleted a record."""
@@ -63,9 +78,31 @@ class Plan:
             yield from (task for task in self._parent.changed() if task.id not in self.records)
         yield from (task for task in self.records.values() if task is not None)
 
+    def dependents_of(self, ids: Iterable[str]) -> dict[str, StoredTask]:
+        """Return, by id, the current form of the changed records that depend on any of these ids."""
+        found = {
+            task_id: self.find(task_id)
+            for plan in self._and_parents()
+            for dependency in ids
+            for task_id in plan._dependents.get(dependency, ())
+        }
+        return {task_id: task for task_id, task in found.items() if task is not None}
+
+    def with_key(self, key: str) -> list[StoredTask]:
+        """Return the current form of the changed records with a deduplication key."""
+        ids = {task_id: None for plan in self._and_parents() for task_id in plan._by_key.get(key, ())}
+        return [task for task_id in ids if (task := self.find(task_id)) is not None]
+
+    def _and_parents(self) -> Iterable[Plan]:
+        plan: Plan | None = self
+        while plan is not None:
+            yield plan
+            plan = plan._parent
+
     def merge(self, other: Plan) -> None:
         """Take over what a plan made on top of this one has decided."""
-        self.records.update(other.records)
+        for task_id, task in other.records.items():
+            self._record(task_id, task)
         self.events.extend(other.events)
         self._new |= other._new
 
@@ -153,11 +190,24 @@ class GetGroup:
 
 @attrs.frozen
 class GetPage:
-    """Asks for the next tasks of a status, in order; what the plan has changed is left out."""
+    """Asks for a `Page`: the next tasks of a status, in order, each as the plan has it."""
 
     status: TaskStatus
     limit: int | None
     after: StoredTask | None = None
+
+
+@attrs.frozen
+class Page:
+    """Some tasks of a walk by key.
+
+    Attributes:
+        tasks: in order; what the plan deletes is missing, and what it changes may have another status.
+        last: the last stored record, where the next page begins; None at the end of the walk.
+    """
+
+    tasks: list[StoredTask]
+    last: StoredTask | None
 
 
 @attrs.frozen

@@ -93,10 +93,13 @@ class Agenda:
                     self.claims = True
                 elif self.next_due is None or task.next_attempt_at < self.next_due:
                     self.next_due = task.next_attempt_at
+                    # An earlier look, on a clock that may have gone back since, says nothing about this task.
+                    self._nothing_ready_at = None
             if can_expire(task) and (
                 self._next_expiry is None or (task.expires_at or self._next_expiry) < self._next_expiry
             ):
                 self._next_expiry = task.expires_at
+                self._nothing_expired_at = None
             self.note_deadline(task)
 
     def note_deadline(self, task: StoredTask) -> None:
@@ -104,19 +107,17 @@ class Agenda:
         if task.status is TaskStatus.RUNNING and task.hand_off_deadline is not None:
             heapq.heappush(self._deadlines, (task.hand_off_deadline, task.id))
 
-    def take_late(self) -> list[str]:
-        """Return, and forget, the ids of tasks whose hand-off deadline is over."""
+    def take_late(self, now: datetime) -> list[tuple[datetime, str]]:
+        """Return, and forget, the deadlines of hand-offs that are over at an instant, with the tasks' ids."""
         late = []
-        now = self._clock.now()
         while self._deadlines and self._deadlines[0][0] <= now:
-            late.append(heapq.heappop(self._deadlines)[1])
+            late.append(heapq.heappop(self._deadlines))
         return late
 
-    def keep_late(self, ids: Iterable[str]) -> None:
-        """Remember again ids that `take_late` has returned: nothing came of it."""
-        now = self._clock.now()
-        for task_id in ids:
-            heapq.heappush(self._deadlines, (now, task_id))
+    def keep_late(self, late: Iterable[tuple[datetime, str]]) -> None:
+        """Remember again what `take_late` has returned: nothing came of it."""
+        for deadline in late:
+            heapq.heappush(self._deadlines, deadline)
 
     @property
     def has_late(self) -> bool:
@@ -128,6 +129,19 @@ class Agenda:
         if not self._due_known:
             self.next_due = await self._storage.get_next_wake_at()
             self._due_known = True
+        await self._learn_expiry()
+
+    async def look_for_expiries(self, now: datetime) -> None:
+        """See whether something has expired; a queue that is never idle has no other occasion."""
+        await self._learn_expiry()
+        if (
+            self._next_expiry is not None
+            and self._next_expiry <= now
+            and not _is_between(self._nothing_expired_at, self._next_expiry, now)
+        ):
+            self.expiries = True
+
+    async def _learn_expiry(self) -> None:
         if not self._expiry_known:
             self._next_expiry = await self._storage.get_next_expiry_at()
             self._expiry_known = True
@@ -182,6 +196,10 @@ class Agenda:
             self._timer = self._clock.call_later(DOUBTFUL_EVERY, self._fire_doubtful)
         elif earliest is not None:
             self._timer = self._clock.call_at(earliest, self._fire)
+        self.arm_poll()
+
+    def arm_poll(self) -> None:
+        """See to it that the storage is asked for commits of other processes after a while."""
         if self._polls and self._poll is None:
             self._poll = self._clock.call_later(ELSEWHERE_EVERY, self._fire_poll)
 

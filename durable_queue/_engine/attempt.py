@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypeAlias
 
+import attrs
+
 from durable_queue._core.failures import failure_of
 from durable_queue._engine.context import TaskContext, enter_handler
 from durable_queue._engine.registry import TaskType
@@ -16,6 +18,7 @@ from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.errors import (
     HandOffError,
     PayloadError,
+    QueueStateError,
     TaskCancelledError,
     TaskTimeoutError,
     UnknownTaskTypeError,
@@ -43,6 +46,7 @@ class Attempt:
         task: the record as it is stored; kept current by the ledger, so that an outcome needs no read-back.
         context: what the handler sees.
         outcome: how it ended; None while it runs, and for good when the program was torn down.
+        is_being_written: whether the outcome is part of a write under way, so that it cannot change any more.
         early_report: what outside work has reported before the handler returned, and who waits for it.
     """
 
@@ -60,6 +64,7 @@ class Attempt:
         self.task = task
         self.context = TaskContext(task, read_results)
         self.outcome: Outcome | None = None
+        self.is_being_written = False
         self.early_report: tuple[Report, asyncio.Future[bool]] | None = None
         self._queue = queue
         self._type = task_type
@@ -124,8 +129,12 @@ class Attempt:
             value.close()
         return Completed(result_text=encode_result(task_type.converter, value), duration=self._elapsed())
 
-    def final_outcome(self) -> Outcome:
-        """Return the outcome to write: that of an early report when the handler has handed the task off (S13.10)."""
+    def conclusion(self) -> tuple[StoredTask, Outcome]:
+        """Return the record that has ended, and how: what an early report says counts for a hand-off (S13.10).
+
+        Raises:
+            ValueError: the attempt has not ended.
+        """
         if self.outcome is None:
             raise ValueError(f"the attempt of task {self.task.id!r} has not ended")
         if (
@@ -133,19 +142,39 @@ class Attempt:
             and self.early_report is not None
             and not self.task.cancel_requested
         ):
-            return self.early_report[0]()
-        return self.outcome
+            # The reference stays on the record, so that a further report is told apart from a late one.
+            handed_off = attrs.evolve(
+                self.task, hand_off_reference=self.outcome.reference, hand_off_deadline=self.outcome.deadline
+            )
+            return handed_off, self.early_report[0]()
+        return self.task, self.outcome
 
-    def answer_early_report(self) -> None:
-        """Tell whoever has reported early what became of it: the outcome is written, or given up."""
+    @property
+    def awaits_report(self) -> bool:
+        """Whether a report would be an early one: the hand-off is made and its write has not begun."""
+        if self.is_being_written or self.hand_off is None:
+            return False
+        return self.is_running or isinstance(self.outcome, HandedOff)
+
+    def answer_early_report(self, *, written: bool) -> None:
+        """Tell whoever has reported early what became of it.
+
+        Args:
+            written: whether the outcome is stored; otherwise it is given up.
+        """
         if self.early_report is None or self.early_report[1].done():
             return
-        if isinstance(self.outcome, HandedOff):
-            self.early_report[1].set_result(not self.task.cancel_requested)
-        else:
-            self.early_report[1].set_exception(
+        answer = self.early_report[1]
+        if not isinstance(self.outcome, HandedOff):
+            answer.set_exception(
                 HandOffError(f"the handler of task {self.task.id!r} did not return; its hand-off is void")
             )
+        elif not written:
+            answer.set_exception(
+                QueueStateError(f"the queue was stopped before the hand-off of task {self.task.id!r} could be stored")
+            )
+        else:
+            answer.set_result(not self.task.cancel_requested)
 
     def _arm_timeout(self) -> None:
         # Counted from the first line of the handler, which for a thread may be a while after the claim.
@@ -181,9 +210,10 @@ class Attempt:
             return PutBack()
         if self._stopped is Stopped.TIMEOUT and self._in_handler:
             limit = self._type.timeout if self._type is not None else None
-            error = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(
-                error.__traceback__
-            )
+            late = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(error.__traceback__)
+            if not isinstance(error, asyncio.CancelledError):
+                late.__cause__ = error
+            error = late
         if isinstance(error, PayloadError) and not self._in_handler:
             # A payload that does not decode, or a result that cannot be encoded: another attempt would end the same.
             return self.failed(error, may_retry=False)

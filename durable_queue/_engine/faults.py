@@ -32,6 +32,7 @@ class Faults:
         self._delay = delay
         self._emit = emit
         self._consecutive = 0
+        self._is_writing = False
         self._backing_off: TimerHandle | None = None
 
     @property
@@ -44,11 +45,21 @@ class Faults:
         """How long to wait after a failure."""
         return self._delay
 
-    def report(self, operation: str, error: BaseException) -> None:
-        """Announce a failure, and log the first and then ever fewer of a row."""
+    def report(
+        self, operation: str, error: BaseException, failures: int = 0, *, is_write: bool = False
+    ) -> None:
+        """Announce a failure, and log the first and then ever fewer of a row.
+
+        Args:
+            operation: what was being done.
+            error: what the storage raised.
+            failures: how often this very write has failed; it counts on while others succeed in between.
+            is_write: whether a write failed, so that a read that succeeds says nothing.
+        """
         if isinstance(error, StorageReadError):
             operation, error = error.operation, error.error
-        self._consecutive += 1
+        self._is_writing = is_write
+        self._consecutive = max(self._consecutive + 1, failures)
         self.announce(operation, error, self._consecutive)
         # 1, 2, 4, 8, ...: an outage of a day leaves seventeen lines.
         if self._consecutive & (self._consecutive - 1) == 0:
@@ -63,8 +74,7 @@ class Faults:
     def announce(self, operation: str, error: BaseException, consecutive: int = 1) -> None:
         """Emit a QueueStorageFailure."""
         trace = storable(trace_of(error), STACK_TRACE_LIMIT)
-        # The event outlives the call: the frames, and the locals in them, must not.
-        error.__traceback__ = None
+        _forget_frames(error)
         self._emit(
             QueueStorageFailure(
                 at=self._clock.now(),
@@ -75,10 +85,16 @@ class Faults:
             )
         )
 
-    def clear(self) -> None:
-        """Note that the storage works."""
-        if self._consecutive:
-            logger.info("the storage works again after %d failures", self._consecutive)
+    def clear(self, *, wrote: bool, quiet: bool) -> None:
+        """Note that the storage works.
+
+        Args:
+            wrote: whether it has written something, and not only answered.
+            quiet: whether there is still something that it refuses to write.
+        """
+        if self._consecutive and (wrote or not self._is_writing):
+            if not quiet:
+                logger.info("the storage works again after %d failures", self._consecutive)
             self._consecutive = 0
 
     def back_off(self, error: BaseException) -> None:
@@ -105,6 +121,18 @@ class Faults:
     def _over(self) -> None:
         self._backing_off = None
         self.on_over()
+
+
+def _forget_frames(error: BaseException) -> None:
+    # The event outlives the call: the frames, and the locals in them, must not.
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        link = left.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            left += [link.__cause__, link.__context__]
 
 
 def _set(done: asyncio.Future[None]) -> None:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from durable_queue._core.plan import Decision, Plan
+from durable_queue._engine.call import Call
+from durable_queue._engine.duties import Unit, Worker
 from durable_queue._engine.faults import Faults
+from durable_queue._engine.recheck import stored_part
 from durable_queue._engine.view import StorageReadError, drive
 from durable_queue._engine.watch import Watch
 from durable_queue.clock import QueueClock
 from durable_queue.errors import QueueStateError
 from durable_queue.storage import QueueStorage
-from durable_queue.tasks import StoredTask
 
 T = TypeVar("T")
 
@@ -31,80 +32,6 @@ CALLS_PER_STEP = 256
 
 JOINT_FAILURES = 3
 """After how many failures a joint write of the worker is tried task by task (S13.3)."""
-
-
-class Unit(Protocol):
-    """Work of the worker that is decided and written as one.
-
-    Attributes:
-        claimed: the claimed records in it.
-    """
-
-    claimed: list[StoredTask]
-
-    async def decide(self, plan: Plan) -> None:
-        """Fill the plan; the same outcomes give the same records however often it is called."""
-
-    def written(self, plan: Plan) -> None:
-        """Carry on: what was decided is stored."""
-
-    def returned(self) -> None:
-        """Take the work back: it could not be decided, and will be tried as part of a later unit."""
-
-    def set_aside(self) -> None:
-        """Try again later and alone; other work goes on (S13.3)."""
-
-    def split(self) -> list[Unit]:
-        """Return the same work in its smallest independent pieces."""
-
-
-class Worker(Protocol):
-    """The worker's side of a step."""
-
-    def has_work(self) -> bool:
-        """Whether a unit is due now."""
-
-    def next_unit(self, now: datetime, *, joint: bool) -> Unit:
-        """Return the work that is due; the smallest piece unless `joint`."""
-
-    def observe(self, plan: Plan) -> None:
-        """See what has just been written, by whomever."""
-
-    async def before_idle(self) -> None:
-        """Read what is needed to know when to wake up."""
-
-    def torn_down(self) -> None:
-        """Claim nothing for a moment: the program may be at its end (S13.5)."""
-
-
-class Call(Generic[T]):
-    """A public call on its way through a step."""
-
-    def __init__(
-        self,
-        decide: Callable[[Plan], Decision[T]],
-        *,
-        needs_consumer: bool,
-        on_written: Callable[[T], object] | None,
-    ) -> None:
-        self.decide = decide
-        self.needs_consumer = needs_consumer
-        self.on_written = on_written
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.plan: Plan | None = None
-        self.answer: T | None = None
-
-    def fail(self, error: BaseException) -> None:
-        """Give the caller an error, if it still waits."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def succeed(self) -> None:
-        """Carry on after the write, and give the caller the answer if it still waits."""
-        if self.on_written is not None:
-            self.on_written(self.answer)  # type: ignore[arg-type]  # None is the answer where T is None
-        if not self.future.done():
-            self.future.set_result(self.answer)  # type: ignore[arg-type]  # None is the answer where T is None
 
 
 class Ledger:
@@ -270,14 +197,15 @@ class Ledger:
         try:
             if not self.has_consumer and any(call.needs_consumer for call in calls):
                 borrowed = await self._borrow_consumer(calls)
+            if self._worker is not None and self._worker.has_work():
+                await self._try_pieces(deque(self._worker.take_aside()), all_of_them=False)
             if self._storage.atomic:
                 await self._joint_step(calls)
             else:
                 await self._single_steps(calls)
         finally:
             if borrowed:
-                self.has_consumer = False
-                await self._storage.release_consumer()
+                await self._return_consumer()
             for call in calls:
                 # Only a step that was abandoned leaves a caller without an answer.
                 call.fail(QueueStateError("the queue was stopped while the storage did not answer"))
@@ -293,6 +221,13 @@ class Ledger:
         self.has_consumer = True
         return True
 
+    async def _return_consumer(self) -> None:
+        self.has_consumer = False
+        try:
+            await self._storage.release_consumer()
+        except Exception as error:  # noqa: BLE001 - the claim dies with the process; the calls have their answers
+            self._faults.report("release_consumer", error)
+
     async def _joint_step(self, calls: list[Call[Any]]) -> None:
         now = self._clock.now()
         worker_plan = Plan(now)
@@ -300,10 +235,14 @@ class Ledger:
         if unit is None:
             worker_plan = Plan(now)
         calls_plan = Plan(now, worker_plan)
-        decided = []
+        decided, later = [], []
         for call in calls:
             if not call.future.done() and await self._decide_call(call, Plan(now, calls_plan)):
                 assert call.plan is not None
+                if any(task is None and worker_plan.knows(task_id) for task_id, task in call.plan.records.items()):
+                    # Should the write fail, the worker's part is written again: the record must still be there then.
+                    later.append(call)
+                    continue
                 calls_plan.merge(call.plan)
                 decided.append(call)
         everything = Plan(now)
@@ -313,34 +252,30 @@ class Ledger:
             await self._write(everything)
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
             if unit is not None and worker_plan.records:
-                self._faults.report("apply", error)
+                self._report_write(unit, error)
                 await self._persist(unit, worker_plan)
                 unit = None
             elif len(decided) == 1:
-                decided.pop().fail(error)
+                await self._fail_call(decided.pop(), error)
             if unit is not None:
                 self._finish_unit(unit, worker_plan)
             for call in decided:
                 await self._decide_again(call)
-            return
-        if unit is not None:
-            self._finish_unit(unit, worker_plan)
-        for call in decided:
-            self._finish_call(call)
+        else:
+            if unit is not None:
+                self._finish_unit(unit, worker_plan)
+            for call in decided:
+                self._finish_call(call)
+        for call in later:
+            await self._alone(call)
 
     async def _single_steps(self, calls: list[Call[Any]]) -> None:
         """Write piece by piece: the storage cannot keep a joint write whole."""
         if self._worker is not None and self._worker.has_work():
             plan = Plan(self._clock.now())
             unit = await self._decide_unit(plan, joint=False)
-            if unit is not None:
-                try:
-                    await self._write(plan)
-                except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
-                    self._faults.report("apply", error)
-                    await self._persist(unit, plan)
-                else:
-                    self._finish_unit(unit, plan)
+            if unit is not None and not await self._try_unit(unit, plan):
+                await self._persist(unit, plan)
         for call in calls:
             if not call.future.done():
                 await self._alone(call)
@@ -377,9 +312,24 @@ class Ledger:
         try:
             await self._write(plan)
         except Exception as error:  # noqa: BLE001 - handed to the caller
-            call.fail(error)
+            await self._fail_call(call, error)
         else:
             self._finish_call(call)
+
+    async def _fail_call(self, call: Call[Any], error: Exception) -> None:
+        """Give a caller the error of the write, which may have been carried out all the same."""
+        call.fail(error)
+        assert call.plan is not None
+        try:
+            part = await stored_part(call.plan, self._storage)
+        except Exception:  # noqa: BLE001 - the caller has the first error, and the worker will look for itself
+            if self._worker is not None:
+                self._worker.doubt()
+            return
+        if len(part.records) == len(call.plan.records):
+            self._finish_call(call)
+        elif not self._storage.atomic:
+            self._conclude(part)
 
     async def _decide_again(self, call: Call[Any]) -> None:
         """Bring a call through whose joint write failed: it may have been written all the same (S13.3)."""
@@ -390,52 +340,95 @@ class Ledger:
             await self._alone(call)
             return
         try:
-            stored = await self._storage.get_many(list(plan.records))
+            part = await stored_part(plan, self._storage)
         except Exception as error:  # noqa: BLE001 - handed to the caller
             call.fail(error)
+            if self._worker is not None:
+                self._worker.doubt()
             return
-        if all(stored.get(task_id) == task for task_id, task in plan.records.items()):
+        if len(part.records) == len(plan.records):
             self._finish_call(call)
         else:
             await self._alone(call)
 
     async def _persist(self, unit: Unit, plan: Plan) -> None:
-        """Write the worker's part for as long as it takes; nothing overtakes it meanwhile (S10.3)."""
-        failures = 1
-        while True:
+        """Write the worker's part again, then task by task; nothing overtakes it meanwhile (S10.3, S13.3)."""
+        for _ in range(JOINT_FAILURES - 1):
             await self._faults.wait()
-            if failures < JOINT_FAILURES:
-                if await self._try_unit(unit, plan):
-                    return
-                failures += 1
-                continue
-            pieces = unit.split()
-            left = []
-            for piece in pieces:
-                piece_plan = Plan(plan.now)
-                try:
-                    await piece.decide(piece_plan)
-                except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises
-                    self._faults.report("read", error)
-                    left.append(piece)
-                    continue
-                if not await self._try_unit(piece, piece_plan):
-                    left.append(piece)
-            if len(left) < len(pieces) or not left:
-                for piece in left:
-                    piece.set_aside()
-                self._unit = None
+            if await self._try_unit(unit, plan):
                 return
-            failures = 0
+        await self._faults.wait()
+        if await self._was_written(unit, plan):
+            return
+        await self._try_pieces(deque(unit.split()), all_of_them=True)
+
+    async def _try_pieces(self, pieces: deque[Unit], *, all_of_them: bool) -> None:
+        """Write pieces one by one and set aside what fails.
+
+        Args:
+            pieces: what to try; empty afterwards.
+            all_of_them: otherwise the first failure is taken for an outage, and those behind it come first next time.
+        """
+        try:
+            while pieces:
+                piece = pieces.popleft()
+                await self._try_piece(piece, before=() if all_of_them else pieces)
+                if piece.is_aside and not all_of_them:
+                    pieces.clear()
+        finally:
+            # Not empty only when the step is given up in the middle.
+            for piece in pieces:
+                piece.set_aside()
+            self._unit = None
+
+    async def _try_piece(self, piece: Unit, *, before: Iterable[Unit]) -> None:
+        """Decide and write one piece, and set it aside when that fails and it is certain that it is not written."""
+        self._unit = piece
+        plan = Plan(self._clock.now())
+        try:
+            await piece.decide(plan)
+        except Exception as error:  # noqa: BLE001 - the worker goes on whatever a storage raises
+            plan = Plan(plan.now)
+            piece.failures += 1
+            self._faults.report("read", error, piece.failures)
+        else:
+            if await self._try_unit(piece, plan):
+                return
+        for unit in (*before, piece):
+            # At once, because the delay counts from the failure.
+            unit.set_aside()
+        if plan.records and await self._was_written(piece, plan):
+            piece.withdraw()
 
     async def _try_unit(self, unit: Unit, plan: Plan) -> bool:
         try:
             await self._write(plan)
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
-            self._faults.report("apply", error)
+            self._report_write(unit, error)
             return False
         self._finish_unit(unit, plan)
         return True
+
+    async def _was_written(self, unit: Unit, plan: Plan) -> bool:
+        """Find out what became of a write that failed, however long the storage takes to say so (S10.3)."""
+        while True:
+            try:
+                part = await stored_part(plan, self._storage)
+            except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
+                self._faults.report("get_many", error)
+                await self._faults.wait()
+            else:
+                break
+        if len(part.records) == len(plan.records):
+            self._finish_unit(unit, plan)
+            return True
+        if not self._storage.atomic:
+            self._conclude(part)
+        return False
+
+    def _report_write(self, unit: Unit, error: Exception) -> None:
+        unit.failures += 1
+        self._faults.report("apply", error, unit.failures, is_write=True)
 
     async def _write(self, plan: Plan) -> None:
         changes = plan.changes()
@@ -443,7 +436,7 @@ class Ledger:
             await self._storage.apply(changes)
 
     def _finish_unit(self, unit: Unit, plan: Plan) -> None:
-        self._faults.clear()
+        self._faults.clear(wrote=bool(plan.records), quiet=self._worker is not None and self._worker.has_aside)
         self._conclude(plan)
         unit.written(plan)
         self._unit = None

@@ -246,7 +246,7 @@ class Lifecycle:
         left = list(worker.attempts)
         self._stubborn = worker.running
         for attempt in worker.attempts.values():
-            attempt.answer_early_report()
+            attempt.answer_early_report(written=False)
         worker.attempts.clear()
         unit = self._ledger.abandon()
         if unit is not None:

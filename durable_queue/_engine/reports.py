@@ -9,7 +9,7 @@ from durable_queue._core.handoff import find_reported
 from durable_queue._core.plan import Decision, Plan
 from durable_queue._core.settlement import settle
 from durable_queue._core.work import Ended, conclude_all
-from durable_queue._engine.attempt import failed_outcome
+from durable_queue._engine.attempt import Attempt, failed_outcome
 from durable_queue._engine.ledger import Ledger
 from durable_queue._engine.registry import Registry
 from durable_queue._engine.worker import SlotWorker
@@ -57,15 +57,27 @@ class Reports:
     ) -> bool:
         check_name(task_id, "task_id")
         check_name(reference, "reference")
-        attempt = self._worker.attempts.get(task_id)
-        if attempt is None or not attempt.is_running:
-            return await self._ledger.call(
-                lambda plan: self._decide(plan, task_id, reference, outcome_of), needs_consumer=True
-            )
-        if attempt.hand_off is None:
-            raise HandOffError(f"task {task_id!r} is running and not handed off")
-        if attempt.hand_off[0] != reference:
-            raise HandOffError(f"task {task_id!r} is handed off under another reference")
+        while True:
+            attempt = self._worker.attempts.get(task_id)
+            if attempt is not None and attempt.is_running and attempt.hand_off is None:
+                raise HandOffError(f"task {task_id!r} is running and not handed off")
+            if attempt is not None and attempt.awaits_report:
+                return await self._keep(attempt, reference, outcome_of, inside)
+            try:
+                return await self._ledger.call(
+                    lambda plan: self._decide(plan, task_id, reference, outcome_of), needs_consumer=True
+                )
+            except HandOffError:
+                if attempt is None or not self._worker.holds(attempt) or not attempt.awaits_report:
+                    raise
+                # The write of its hand-off was under way when the report came, and has failed: it is early after all.
+
+    async def _keep(
+        self, attempt: Attempt, reference: str, outcome_of: Callable[[StoredTask], Outcome], inside: bool
+    ) -> bool:
+        """Keep a report until the handler has returned and its outcome is stored (S13.10)."""
+        if attempt.hand_off is None or attempt.hand_off[0] != reference:
+            raise HandOffError(f"task {attempt.task.id!r} is handed off under another reference")
         if attempt.early_report is not None:
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

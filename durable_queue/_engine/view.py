@@ -22,14 +22,21 @@ from durable_queue._core.plan import (
     GetReady,
     GetTasks,
     GetWaitingDependents,
+    Page,
     Plan,
     Request,
 )
 from durable_queue._core.settlement import Fact, fact_of
-from durable_queue.storage import QueueStorage
-from durable_queue.tasks import StoredTask, TaskStatus
+from durable_queue.storage import QueueStorage, pages
+from durable_queue.tasks import CLAIMABLE_STATUSES, StoredTask, TaskStatus
 
 T = TypeVar("T")
+
+MOST_HIDDEN = 100
+"""How many ready tasks more than there are slots are asked for at most, because the step has changed as many."""
+
+_HIDING = frozenset({TaskStatus.RUNNING, TaskStatus.CANCELLED})
+"""What a task that was ready has become when a step of the worker has changed it."""
 
 FACTS_AT_A_TIME = 500
 """How many whole records are held at once while the facts of a wide join are read."""
@@ -85,7 +92,7 @@ async def _answer(request: Request, plan: Plan, storage: QueueStorage) -> Any:
             return await _find_holder(key, plan, storage)
         case GetDependents(task_id):
             found = _overlaid(await storage.get_dependents(task_id), plan)
-            found.update({task.id: task for task in plan.changed() if task_id in task.depends_on})
+            found.update(plan.dependents_of([task_id]))
             return sorted(found.values(), key=order_key)
         case GetGroup(group, status):
             stored = await storage.get_by_group(group, status=status)
@@ -94,7 +101,7 @@ async def _answer(request: Request, plan: Plan, storage: QueueStorage) -> Any:
             return sorted((t for t in members.values() if status in (None, t.status)), key=order_key)
         case GetPage(status, limit, after):
             page = await storage.get_by_status(status, limit=limit, after=after)
-            return [task for task in page if not plan.knows(task.id)]
+            return Page(list(_overlaid(page, plan).values()), page[-1] if page else None)
         case GetExpired(limit):
             overdue = _overlaid(await storage.get_expired(plan.now, limit), plan)
             return [task for task in overdue.values() if is_expired(task, plan.now)]
@@ -140,28 +147,47 @@ async def _get_ready(
     limit: int, without: Collection[str], plan: Plan, storage: QueueStorage
 ) -> list[StoredTask]:
     # Records that the plan has changed may stand at the head of the storage's answer: ask for as many more.
-    changed = [task for task in plan.changed() if is_eligible(task, plan.now)]
-    hidden = sum(1 for task in plan.changed() if task.status is not TaskStatus.WAITING)
-    stored = await storage.get_ready(plan.now, limit + hidden + len(without))
+    hidden = sum(1 for task in plan.changed() if task.status in _HIDING)
+    asked = limit + min(hidden, MOST_HIDDEN) + len(without)
+    stored = await storage.get_ready(plan.now, asked)
+    if stored and type(storage).get_ready is QueueStorage.get_ready and all(t.id in without for t in stored):
+        stored = await _walk_ready(asked, plan, storage)
     heads = [task for task in stored if not plan.knows(task.id) and task.id not in without]
-    heads.extend(task for task in changed if task.id not in without)
-    return sorted(heads, key=ready_key)[:limit]
+    plan.hides_ready = any(plan.knows(task.id) for task in stored)
+    heads.extend(
+        task for task in plan.changed() if is_eligible(task, plan.now) and task.id not in without
+    )
+    heads.sort(key=ready_key)
+    if stored and len(stored) < asked:
+        # An adapter may give fewer than there are. What comes after its last one could overtake one that it has kept
+        # back, and has its turn in the next step.
+        last = ready_key(stored[-1])
+        heads = [task for task in heads if ready_key(task) <= last]
+    return heads[:limit]
+
+
+async def _walk_ready(limit: int, plan: Plan, storage: QueueStorage) -> list[StoredTask]:
+    """Look past a head that is set aside, in a storage that tells of no other."""
+    best: list[StoredTask] = []
+    for status in CLAIMABLE_STATUSES:
+        async for page in pages(storage, status):
+            best.extend(task for task in page if is_eligible(task, plan.now))
+            best.sort(key=ready_key)
+            del best[limit:]
+    return best
 
 
 def _waiting_dependents(
     stored: Collection[StoredTask], ids: Collection[str], plan: Plan
 ) -> list[StoredTask]:
-    wanted = frozenset(ids)
     found = _overlaid(stored, plan)
-    for task in plan.changed():
-        if task.status is TaskStatus.WAITING and not wanted.isdisjoint(task.depends_on):
-            found[task.id] = task
+    found.update(plan.dependents_of(ids))
     return [task for task in found.values() if task.status is TaskStatus.WAITING]
 
 
 async def _find_holder(key: str, plan: Plan, storage: QueueStorage) -> StoredTask | None:
-    for task in plan.changed():
-        if task.deduplication_key == key and not task.status.is_terminal:
+    for task in plan.with_key(key):
+        if not task.status.is_terminal:
             return task
     stored = await storage.find_active_by_deduplication_key(key)
     # One that the plan has changed is either in the answer above or holds the key no longer.

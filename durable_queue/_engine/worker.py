@@ -8,17 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable_queue._core.plan import Plan
-from durable_queue._core.work import Ended, judge_inserted, put_claim, work
 from durable_queue._engine.agenda import Agenda
 from durable_queue._engine.attempt import Attempt, Stopped, failed_outcome
+from durable_queue._engine.duties import Unit
 from durable_queue._engine.faults import Faults
-from durable_queue._engine.ledger import Unit
 from durable_queue._engine.registry import Registry
 from durable_queue._engine.threads import HandlerThreads
-from durable_queue._engine.view import drive
+from durable_queue._engine.unit import WorkUnit
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.errors import CorruptRecordError, HandOffExpiredError
-from durable_queue.outcomes import Outcome, PutBack
+from durable_queue.outcomes import Outcome
 from durable_queue.storage import QueueStorage
 from durable_queue.tasks import StoredTask, TaskStatus
 
@@ -148,30 +147,13 @@ class SlotWorker:
 
     def next_unit(self, now: datetime, *, joint: bool) -> Unit:
         """Return the work that is due; the smallest piece of it unless `joint`."""
-        if self._aside_due:
-            self._aside_due = False
-            aside, self._aside = self._aside, []
-            unit = aside.pop(0)
-            self._aside = aside
-            if aside:
-                self._aside_due = True
-            return unit
         most = OUTCOMES_PER_STEP if joint else 1
         attempts = [self._ended.popleft() for _ in range(min(most, len(self._ended)))]
-        ends = [
-            Ended(
-                task=attempt.task,
-                outcome=attempt.final_outcome(),
-                at=now,
-                fraction=self.random_fraction(),
-            )
-            for attempt in attempts
-        ]
         # A storage that is not atomic gets an outcome, a cascade or a claim at a time.
-        free = self.free_slots(len(ends)) if self.may_claim else 0
+        free = self.free_slots(len(attempts)) if self.may_claim else 0
         if not joint:
-            free = 0 if ends or self.agenda.expiries else min(free, 1)
-        return WorkUnit(self, attempts, ends, free_slots=max(0, free), chores=True)
+            free = 0 if attempts or self.agenda.expiries else min(free, 1)
+        return WorkUnit(self, attempts, at=now, free_slots=max(0, free), chores=True)
 
     def observe(self, plan: Plan) -> None:
         """See what has been written: keep the records of running attempts current, and the agenda."""
@@ -193,9 +175,7 @@ class SlotWorker:
             self._faults.back_off(error)
             return
         if self.working:
-            if not self._aside:
-                # What is set aside looks ready to the storage; its own timer sees to it.
-                self.agenda.look()
+            self.agenda.look()
             self.agenda.arm(claims=self.may_claim and self.free_slots() > 0)
 
     async def report_unreadable(self) -> list[CorruptRecordError]:
@@ -244,8 +224,35 @@ class SlotWorker:
         ids, self._inserted = self._inserted[:INSERTED_PER_STEP], self._inserted[INSERTED_PER_STEP:]
         return ids
 
+    @property
+    def has_aside(self) -> bool:
+        """Whether some work is set aside."""
+        return bool(self._aside)
+
+    def take_aside(self) -> list[WorkUnit]:
+        """Return, and forget, the pieces that were set aside and are to be tried again now."""
+        if not self._aside_due:
+            return []
+        self._aside_due = False
+        pieces, self._aside = self._aside, []
+        for piece in pieces:
+            piece.is_aside = False
+        return pieces
+
+    def withdraw(self, unit: WorkUnit) -> None:
+        """Forget that a unit was set aside."""
+        if unit.is_aside:
+            unit.is_aside = False
+            self._aside.remove(unit)
+
+    def doubt(self) -> None:
+        """Look at the storage anew: a write of somebody else may have been carried out."""
+        if self.working:
+            self.agenda.begin()
+
     def put_aside(self, unit: WorkUnit) -> None:
         """Try a unit again on its own after the delay."""
+        unit.is_aside = True
         self._aside.append(unit)
         if self._aside_timer is None:
             self._aside_timer = self.clock.call_later(self._faults.delay, self._aside_is_due)
@@ -289,106 +296,3 @@ class SlotWorker:
         self._aside_timer = None
         self._aside_due = bool(self._aside)
         self._wake()
-
-
-class WorkUnit:
-    """One unit of the worker: outcomes, chores (expiries, deadlines, judgements) and claims."""
-
-    def __init__(
-        self,
-        worker: SlotWorker,
-        attempts: Sequence[Attempt],
-        ends: Sequence[Ended],
-        *,
-        free_slots: int = 0,
-        chores: bool = False,
-        claimed: Sequence[StoredTask] = (),
-    ) -> None:
-        self.claimed = list(claimed)
-        self._worker = worker
-        self._attempts = attempts
-        self._ends = ends
-        self._free_slots = free_slots
-        self._chores = chores
-        self._inserted: list[str] = []
-        self._late: list[str] = []
-        self._asked_for_claims = False
-        self._repeats_claims = bool(claimed)
-
-    async def decide(self, plan: Plan) -> None:
-        """Fill the plan."""
-        worker, agenda = self._worker, self._worker.agenda
-        if self._repeats_claims:
-            # The claim may have been written: the same record again, and no look at what else is ready.
-            for task in self.claimed:
-                put_claim(plan, task)
-            return
-        if self._chores:
-            await self._look_elsewhere()
-            self._inserted = worker.take_inserted()
-            self._late = agenda.take_late()
-            if self._inserted:
-                await drive(judge_inserted(plan, self._inserted), plan, worker.storage)
-        self._asked_for_claims = self._free_slots > 0 and agenda.claims
-        self.claimed = await drive(
-            work(
-                plan,
-                self._ends,
-                expire=self._chores and agenda.expiries,
-                late_hand_offs=self._late,
-                late_outcome=worker.late_outcome,
-                free_slots=self._free_slots if self._asked_for_claims else 0,
-                without=worker.claims_aside(),
-            ),
-            plan,
-            worker.storage,
-        )
-        if self._chores and agenda.expiries:
-            agenda.looked_for_expired(plan)
-        if self._asked_for_claims and not self.claimed:
-            agenda.found_nothing(plan.now)
-
-    async def _look_elsewhere(self) -> None:
-        agenda = self._worker.agenda
-        if agenda.elsewhere:
-            inserted = await self._worker.storage.changes_elsewhere()
-            agenda.elsewhere = False
-            if inserted is not None:
-                self._worker.keep_inserted(inserted)
-                agenda.begin()
-
-    def written(self, plan: Plan) -> None:
-        """Free the slots of the written outcomes and call the handlers of the written claims."""
-        for attempt in self._attempts:
-            self._worker.release(attempt)
-            if isinstance(attempt.outcome, PutBack):
-                self._worker.put_back.append(attempt.task.id)
-            attempt.answer_early_report()
-        for task in self.claimed:
-            self._worker.start(task)
-        if self._asked_for_claims and self.claimed:
-            # The storage may have answered with fewer than there are.
-            self._worker.agenda.claims = True
-
-    def returned(self) -> None:
-        """Take the work back."""
-        self._worker.take_back([attempt for attempt in self._attempts if self._worker.holds(attempt)])
-        self._worker.keep_inserted(self._inserted)
-        self._worker.agenda.keep_late(self._late)
-        self.claimed = []
-
-    def set_aside(self) -> None:
-        """Try again later and alone."""
-        self._worker.put_aside(self)
-
-    def split(self) -> list[Unit]:
-        """Return one unit for each outcome and each claim; chores are found again."""
-        ends = [
-            WorkUnit(self._worker, [attempt], [end])
-            for attempt, end in zip(self._attempts, self._ends, strict=True)
-        ]
-        claims = [WorkUnit(self._worker, [], [], claimed=[task]) for task in self.claimed]
-        self._worker.keep_inserted(self._inserted)
-        self._worker.agenda.keep_late(self._late)
-        self._worker.agenda.expiries = True
-        return [*ends, *claims]
