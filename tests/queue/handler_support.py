@@ -49,6 +49,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def after_the_storage(queue: DurableQueue) -> None:
+    """Return when what has been asked of the storage so far is answered, and the answers have been acted on."""
+    await settle()
+    # A storage with a thread answers in the order of the questions.
+    await queue.counts()
+    await settle()
+
+
 async def begin_stop(queue: DurableQueue, grace: timedelta | None = None) -> asyncio.Task[list[str]]:
     """Call stop in a task and let it get as far as it can."""
     stopping = asyncio.create_task(queue.stop(grace=grace))

@@ -20,7 +20,7 @@ from durable_queue import (
 )
 from durable_queue.testing import FlakyStorage, collect_events
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import SECOND, Handler, settle, started, succeed
+from tests.queue.handler_support import SECOND, Handler, after_the_storage, settle, started, succeed
 from tests.support import Work
 
 DAY = timedelta(days=1)
@@ -63,9 +63,7 @@ async def test_no_claim_follows_once_pause_has_returned(make_queue: MakeQueue, s
         assert count in (1, 2)
         handler.released.set()
         await queue.enqueue(Work(9))
-        await settle()
-        await queue.counts()
-        await settle()
+        await after_the_storage(queue)
         assert len(events) == count
     await queue.resume()
     assert (await queue.drain()).scheduled == 0
@@ -179,8 +177,7 @@ async def test_shu_05_drain_waits_for_what_becomes_ready_within_its_time(
             if type(event).__name__ == "TaskRetryScheduled":
                 break
     for _ in range(5):
-        await queue.counts()
-        await settle()
+        await after_the_storage(queue)
     assert not draining.done()
     clock.advance(timedelta(seconds=0.3))
     result = await draining

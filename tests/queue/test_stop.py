@@ -21,7 +21,7 @@ from durable_queue import (
 )
 from durable_queue.testing import collect_events
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import GRACE, SECOND, Handler, begin_stop, started
+from tests.queue.handler_support import GRACE, SECOND, Handler, begin_stop, settle, started
 from tests.support import Work
 
 
@@ -326,6 +326,20 @@ async def test_a_thread_that_sees_the_flag_is_put_back(make_queue: MakeQueue, cl
     assert await stopping == [task_id]
     record = await queue.get_task(task_id)
     assert (record.status, record.attempts) == (TaskStatus.PENDING, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_step_of_the_wall_clock_ends_no_grace(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S13.7: a grace is measured on the monotonic clock."""
+    queue, handler = make_queue(), Handler()
+    await started(queue, handler)
+    stopping = await begin_stop(queue, GRACE)
+    clock.set(clock.now() + timedelta(days=1))
+    await settle()
+    assert not handler.contexts[0].cancellation_requested
+    handler.released.set()
+
+    assert await stopping == []
 
 
 @pytest.mark.asyncio

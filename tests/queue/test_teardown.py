@@ -18,7 +18,7 @@ from durable_queue import (
 )
 from durable_queue.testing import FlakyStorage, collect_events
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import NOW, SECOND, Handler, settle, started
+from tests.queue.handler_support import NOW, SECOND, Handler, after_the_storage, settle, started
 from tests.support import Work
 
 TWICE = RetryPolicy.fixed(max_attempts=2, delay=NOW)
@@ -41,14 +41,11 @@ async def test_a_teardown_writes_nothing_and_begins_nothing(
     task_id = await started(queue, handler, retry_policy=TWICE)
     others = await queue.enqueue_all([Work(n) for n in range(3)])
     while handler.starts < 2:
-        await queue.counts()
-        await settle()
+        await after_the_storage(queue)
     before = await storage.get_all()
     with collect_events(queue) as events:
         await cancel_everything()
-        await settle()
-        await queue.counts()
-        await settle()
+        await after_the_storage(queue)
         assert list(events) == []
     assert await storage.get_all() == before
     assert handler.starts == 2

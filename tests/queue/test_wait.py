@@ -18,7 +18,15 @@ from durable_queue import (
     TaskStatus,
 )
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import SECOND, Handler, begin_stop, settle, started, succeed
+from tests.queue.handler_support import (
+    SECOND,
+    Handler,
+    after_the_storage,
+    begin_stop,
+    settle,
+    started,
+    succeed,
+)
 from tests.support import Other, Work
 
 DAY = timedelta(days=1)
@@ -90,8 +98,7 @@ async def test_wait_gives_up_at_its_timeout(make_queue: MakeQueue, clock: FakeQu
     task_id = await started(queue, handler)
     short = asyncio.create_task(queue.wait(task_id, timeout=SECOND))
     long = asyncio.create_task(queue.wait(task_id, timeout=DAY))
-    await queue.counts()
-    await settle()
+    await after_the_storage(queue)
     clock.advance(SECOND)
     with pytest.raises(TimeoutError):
         await short
@@ -124,8 +131,7 @@ async def test_close_ends_every_wait_and_stop_does_not(make_queue: MakeQueue) ->
     second = await queue.enqueue(Work(), delay=DAY)
     await queue.start()
     waits = [asyncio.create_task(queue.wait(task_id)) for task_id in (first, second)]
-    await queue.counts()
-    await settle()
+    await after_the_storage(queue)
     await queue.stop()
     await queue.start()
     await queue.cancel(first)
