@@ -6,6 +6,7 @@ those about stored tasks in `_verbs.manage`.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -92,7 +93,9 @@ class DurableQueue(Submitting, Managing):
             return []
         self._bind_loop()
         interrupted = await self._lifecycle.stop(grace)
-        self._loop = None
+        if self.run_state is RunState.IDLE:
+            # Unless somebody who waited for the same stop has started it again by now.
+            self._loop = None
         return interrupted
 
     async def close(self, *, grace: timedelta | None = None) -> None:
@@ -111,7 +114,16 @@ class DurableQueue(Submitting, Managing):
         check_optional_delay(grace, "grace")
         if not self._lifecycle.is_quiet:
             self._bind_loop()
-        self._lifecycle.is_closing = True
+        if self._closing is None:
+            self._lifecycle.is_closing = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(grace), name="durable_queue close")
+        elif grace is not None:
+            await self.stop(grace=grace)
+        if not self._is_closed:
+            # It goes on when one of those who wait for it is cancelled.
+            await asyncio.shield(self._closing)
+
+    async def _close(self, grace: timedelta | None) -> None:
         try:
             await self.stop(grace=grace)
         finally:
@@ -143,7 +155,7 @@ class DurableQueue(Submitting, Managing):
         return await self._lifecycle.drain(within, timeout)
 
     async def wait(self, task_id: str, *, timeout: timedelta | None = None) -> StoredTask:
-        """Wait until a task is terminal.
+        """Wait until a task is terminal; a stop does not end the wait, `close` does.
 
         Args:
             task_id: which.

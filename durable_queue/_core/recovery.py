@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from durable_queue._core.plan import Decision, GetPage, Plan
+from durable_queue._core.plan import Decision, GetPage, Page, Plan
 from durable_queue._core.settlement import settle
 from durable_queue._core.verdicts import conclude
 from durable_queue.outcomes import Interrupted
@@ -19,7 +19,7 @@ def recover_batch(
     *,
     rule_for: Callable[[str], Interrupted],
     random_fraction: Callable[[], float],
-) -> Decision[list[StoredTask]]:
+) -> Decision[Page]:
     """Conclude the next interrupted tasks.
 
     Args:
@@ -29,12 +29,13 @@ def recover_batch(
         random_fraction: the source of jitter.
 
     Returns:
-        The running records that were looked at, handed-off ones included; none at the end.
+        The records that were looked at, as they were before, handed-off ones included.
     """
-    page: list[StoredTask] = yield GetPage(TaskStatus.RUNNING, RECOVERY_BATCH, after)
+    page: Page = yield GetPage(TaskStatus.RUNNING, RECOVERY_BATCH, after)
     ended = []
-    for task in page:
-        if task.hand_off_reference is None:
+    for task in page.tasks:
+        # A call in the same step may have ended it, or asked it to stop.
+        if task.status is TaskStatus.RUNNING and task.hand_off_reference is None:
             record = conclude(plan, task, rule_for(task.type), random_fraction=random_fraction)
             if record.status.is_terminal:
                 ended.append(record)

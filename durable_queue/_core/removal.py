@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from durable_queue._core.plan import Decision, GetDependents, GetPage, GetTasks, GetWaitingDependents, Plan
+from durable_queue._core.plan import Decision, GetDependents, GetPage, GetTasks, GetWaitingDependents, Page, Plan
 from durable_queue.errors import CorruptRecordError, TaskNotFoundError, TaskStateError
 from durable_queue.tasks import StoredTask, TaskStatus
 
@@ -48,13 +48,13 @@ def purge_batch(
     Returns:
         How many are deleted, and where this batch ended; None at the end.
     """
-    page: list[StoredTask] = yield GetPage(status, PURGE_BATCH, after)
+    page: Page = yield GetPage(status, PURGE_BATCH, after)
     count = 0
-    for task in page:
-        if not_after is not None and task.updated_at > not_after:
+    for task in page.tasks:
+        if task.status is not status or (not_after is not None and task.updated_at > not_after):
             continue
         dependents: list[StoredTask] = yield GetDependents(task.id)
         if all(dependent.status.is_terminal for dependent in dependents):
             plan.remove(task.id)
             count += 1
-    return count, (page[-1] if page else None)
+    return count, page.last

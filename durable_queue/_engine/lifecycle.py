@@ -9,7 +9,7 @@ from enum import Enum
 
 import attrs
 
-from durable_queue._core.plan import Decision, Plan
+from durable_queue._core.plan import Decision, Page, Plan
 from durable_queue._core.recovery import recover_batch
 from durable_queue._engine.attempt import Attempt, Stopped
 from durable_queue._engine.ledger import Ledger
@@ -17,8 +17,8 @@ from durable_queue._engine.watch import Watch
 from durable_queue._engine.worker import SlotWorker
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.errors import QueueClosedError, QueueStateError
-from durable_queue.storage import QueueStorage
-from durable_queue.tasks import StoredTask, TaskStatus
+from durable_queue.storage import QueueStorage, pages
+from durable_queue.tasks import CLAIMABLE_STATUSES, StoredTask, TaskStatus
 
 LAST_SECOND = timedelta(seconds=1)
 """How long cancelled handlers have to end after the grace of a stop is over (S13.4)."""
@@ -104,7 +104,7 @@ class Lifecycle:
                 await self._recover()
                 await self._judge_stranded()
             except BaseException:
-                await asyncio.shield(self._ledger.exclusive(self._release))
+                await asyncio.shield(self._ledger.exclusive(self._give_up_claim))
                 raise
             self.state = RunState.PAUSED if paused else RunState.RUNNING
             self._worker.begin(claiming=not paused)
@@ -156,7 +156,7 @@ class Lifecycle:
         finally:
             if timer is not None:
                 timer.cancel()
-        return await self._remains()
+        return await self._ledger.exclusive(self._remains)
 
     async def stop(self, grace: timedelta | None) -> list[str]:
         """Wait for running handlers, at most for the grace; see `DurableQueue.stop`."""
@@ -296,7 +296,7 @@ class Lifecycle:
         while True:
             anchor = after
 
-            def decide(plan: Plan, anchor: StoredTask | None = anchor) -> Decision[list[StoredTask]]:
+            def decide(plan: Plan, anchor: StoredTask | None = anchor) -> Decision[Page]:
                 return recover_batch(
                     plan,
                     anchor,
@@ -305,12 +305,12 @@ class Lifecycle:
                 )
 
             page = await self._ledger.call(decide)
-            if not page:
+            if page.last is None:
                 break
-            for task in page:
+            for task in page.tasks:
                 if task.hand_off_reference is not None:
                     self._worker.agenda.note_deadline(task)
-            after = page[-1]
+            after = page.last
         await self._worker.report_unreadable()
 
     async def _judge_stranded(self) -> None:
@@ -327,8 +327,15 @@ class Lifecycle:
     async def _remains(self) -> DrainResult:
         counts = await self._storage.count_by_status()
         held = await self._storage.count_held()
+        scheduled = counts[TaskStatus.PENDING] + counts[TaskStatus.RETRY_SCHEDULED]
+        if held:
+            # A waiting task can be held too, so that the two counts do not say how many are due later.
+            scheduled = 0
+            for status in CLAIMABLE_STATUSES:
+                async for page in pages(self._storage, status):
+                    scheduled += sum(not task.held for task in page)
         return DrainResult(
-            scheduled=max(0, counts[TaskStatus.PENDING] + counts[TaskStatus.RETRY_SCHEDULED] - held),
+            scheduled=scheduled,
             waiting=counts[TaskStatus.WAITING],
             handed_off=counts[TaskStatus.RUNNING],
             held=held,

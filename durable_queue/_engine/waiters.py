@@ -32,6 +32,8 @@ class Waiters:
         # Before the read: a step that ends the task between the two must not be missed.
         self._futures.setdefault(task_id, set()).add(future)
         timer = None
+        if timeout is not None:
+            timer = self._clock.call_later(timeout, lambda: _time_out(future, task_id, timeout))
         try:
             task = await read(task_id)
             if task is None:
@@ -42,8 +44,6 @@ class Waiters:
                 raise QueueStateError(
                     "this queue runs no tasks, so nobody here would end the wait; start it first"
                 )
-            if timeout is not None:
-                timer = self._clock.call_later(timeout, lambda: _time_out(future, task_id, timeout))
             return await future
         finally:
             if timer is not None:
@@ -64,7 +64,7 @@ class Waiters:
                     future.set_result(task)
 
     def close(self) -> None:
-        """End every wait."""
+        """End every wait; a stop does not, because the queue can be started again."""
         for futures in self._futures.values():
             for future in futures:
                 if not future.done():

@@ -80,6 +80,7 @@ class QueueBase:
         self._reports = Reports(self._ledger, self._worker, self._registry, self._clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._next_sequence: int | None = None
         self._newest: datetime | None = None
 
