@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -191,4 +192,6 @@ SCENARIOS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
 }
 
 if __name__ == "__main__":
+    # A test run in the background of a shell hands down that interrupts are ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(SCENARIOS[sys.argv[1]]())

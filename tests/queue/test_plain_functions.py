@@ -16,6 +16,7 @@ import pytest
 from durable_queue import (
     FakeQueueClock,
     QueueStorage,
+    SystemQueueClock,
     TaskCompleted,
     TaskContext,
     TaskStarted,
@@ -145,6 +146,15 @@ async def test_the_time_of_a_thread_counts_from_its_first_line(
     release.set()
 
     assert (await queue.wait(task_id)).result == "in time"
+
+
+@pytest.mark.asyncio
+async def test_the_time_of_a_thread_is_measured_in_the_loop(make_queue: MakeQueue) -> None:
+    """S13.15: the timer of a plain function is armed where timers are, on the computer's clock too."""
+    queue = make_queue(clock=SystemQueueClock())
+    record = await run(queue, lambda task, context: "in time", timeout=timedelta(hours=1))
+
+    assert (record.status, record.result) == (TaskStatus.COMPLETED, "in time")
 
 
 @pytest.mark.asyncio

@@ -155,6 +155,22 @@ async def test_a_stop_within_a_retry_gives_back_that_attempt_only(
 
 
 @pytest.mark.asyncio
+async def test_a_stop_puts_back_what_has_ignored_its_timeout(
+    make_queue: MakeQueue, clock: FakeQueueClock
+) -> None:
+    """S13.4: an attempt that is interrupted by stop is not counted although its time was over before."""
+    queue, handler = make_queue(), Handler(swallows=1)
+    task_id = await started(queue, handler, timeout=SECOND)
+    clock.advance(SECOND)
+    await handler.cancelled.wait()
+    stopping = await begin_stop(queue, timedelta(0))
+
+    assert await stopping == [task_id]
+    record = await queue.get_task(task_id)
+    assert (record.status, record.attempts, record.last_failure) == (TaskStatus.PENDING, 0, None)
+
+
+@pytest.mark.asyncio
 async def test_a_requested_cancellation_wins_over_putting_back(
     make_queue: MakeQueue, clock: FakeQueueClock
 ) -> None:
