@@ -7,7 +7,7 @@ from collections import deque
 from durable_queue._core import transitions
 from durable_queue._core.admission import find_holder
 from durable_queue._core.failures import is_dependency_failure
-from durable_queue._core.plan import Breathe, Decision, GetDependents, GetFacts, Plan, get_task
+from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, GetDependents, GetFacts, Plan, get_task
 from durable_queue._core.settlement import Blocked, Fact, Free, judge
 from durable_queue.errors import TaskNotFoundError, TaskStateError
 from durable_queue.retry import RetryPolicy
@@ -50,7 +50,9 @@ def _reopen_dependents(plan: Plan, task_id: str) -> Decision[None]:
     while reopened:
         dependents: list[StoredTask] = yield GetDependents(reopened.popleft())
         yield Breathe()
-        for dependent in dependents:
+        for index, dependent in enumerate(dependents, 1):
+            if index % BREATHE_EVERY == 0:
+                yield Breathe()
             if dependent.status not in REOPENABLE or not is_dependency_failure(dependent.last_failure):
                 continue
             verdict = yield from _judge_again(plan, dependent)

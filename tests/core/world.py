@@ -31,12 +31,19 @@ def record(task_id: str, *depends_on: str, **fields: Any) -> StoredTask:
 
 
 class World:
-    """Stored records, and a count of the breaths that decisions took."""
+    """Stored records, and how decisions breathed.
+
+    Attributes:
+        stored: the records by id.
+        breaths: how often a decision let the loop have a turn.
+        longest_run: the largest number of reads between two of those.
+    """
 
     def __init__(self, *records: StoredTask) -> None:
         self.stored = {task.id: task for task in records}
         self.breaths = 0
-        self.asked: list[Any] = []
+        self.longest_run = 0
+        self._run = 0
 
     def run(self, decision: Any, plan: Plan) -> Any:
         """Run a decision to its end and return what it returns; nothing is stored."""
@@ -46,7 +53,8 @@ class World:
                 request = decision.send(answer)
             except StopIteration as stop:
                 return stop.value
-            self.asked.append(request)
+            self._run = 0 if isinstance(request, asks.Breathe) else self._run + 1
+            self.longest_run = max(self.longest_run, self._run)
             answer = self._answer(request, plan)
 
     def write(self, plan: Plan) -> None:
@@ -98,8 +106,9 @@ class World:
                 return sorted(members, key=in_order)
             case asks.GetPage(status, limit, after):
                 page = sorted((t for t in self.stored.values() if t.status is status), key=in_order)
-                page = [t for t in page if after is None or in_order(t) > in_order(after)]
-                return [t for t in page[:limit] if t.id not in plan.records]
+                page = [t for t in page if after is None or in_order(t) > in_order(after)][:limit]
+                now = [current[t.id] for t in page]
+                return asks.Page([t for t in now if t is not None], page[-1] if page else None)
             case asks.GetReady(limit, without):
                 ready = [t for t in tasks if _is_ready(t, plan.now) and t.id not in without]
                 return sorted(ready, key=lambda t: (-t.priority, *in_order(t)))[:limit]
