@@ -31,7 +31,7 @@ def reopen(plan: Plan, task_id: str, *, retry_policy: RetryPolicy | None, depend
         raise TaskStateError(
             f"task {task_id!r} is {task.status.value}; only failed or cancelled tasks can be retried"
         )
-    verdict = yield from _judge_again(plan, task)
+    verdict = yield from _judge_again(task)
     if isinstance(verdict, Blocked):
         state = "missing" if verdict.fact.status is None else verdict.fact.status.value
         raise TaskStateError(
@@ -55,13 +55,13 @@ def _reopen_dependents(plan: Plan, task_id: str) -> Decision[None]:
                 yield Breathe()
             if dependent.status not in REOPENABLE or not is_dependency_failure(dependent.last_failure):
                 continue
-            verdict = yield from _judge_again(plan, dependent)
+            verdict = yield from _judge_again(dependent)
             if not isinstance(verdict, Blocked):
                 yield from _reopen_one(plan, dependent, verdict, None)
                 reopened.append(dependent.id)
 
 
-def _judge_again(plan: Plan, task: StoredTask) -> Decision[Free | Blocked]:
+def _judge_again(task: StoredTask) -> Decision[Free | Blocked]:
     if not task.depends_on:
         return Free.RELEASE
     facts: dict[str, Fact] = yield GetFacts(task.depends_on)
