@@ -7,6 +7,7 @@ and `DurableQueue` on top. Importing this package loads neither aiosqlite nor py
 `durable_queue.testing`.
 """
 
+from durable_queue._engine.broadcast import Subscription
 from durable_queue._engine.context import TaskContext
 from durable_queue._engine.lifecycle import DrainResult, RunState
 from durable_queue._fake_clock import FakeQueueClock
@@ -84,6 +85,7 @@ __all__ = [
     "SchemaTooNewError",
     "StorageError",
     "StoredTask",
+    "Subscription",
     "SystemQueueClock",
     "TaskAlreadyExistsError",
     "TaskCancelled",

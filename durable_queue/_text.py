@@ -16,6 +16,10 @@ NAME_LIMIT = 1_000
 """The longest id, type, key, group or reference, in characters."""
 
 
+AUTOMATIC = "#"
+"""How the automatic names of graph nodes begin (S13.19); ids and given names never do."""
+
+
 def check_name(value: object, what: str) -> str:
     """Check an id, type, key, group or reference.
 

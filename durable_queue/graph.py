@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from durable_queue._engine.drafts import EnqueueOptions, Node, check_dependencies
-from durable_queue._text import check_name
+from durable_queue._engine.drafts import EnqueueOptions, Node, check_dependencies, known_options
+from durable_queue._text import AUTOMATIC, check_name
 
 
 class TaskGraph:
@@ -34,18 +34,16 @@ class TaskGraph:
             ValueError: the name is taken, is not usable text, or starts with ``#``.
         """
         if name is None:
-            name = f"#{len(self._nodes) + 1}"
-        elif check_name(name, "name").startswith("#"):
-            raise ValueError("names that start with '#' are the automatic ones; choose another")
+            name = f"{AUTOMATIC}{len(self._nodes) + 1}"
+        elif check_name(name, "name").startswith(AUTOMATIC):
+            raise ValueError(f"names that start with {AUTOMATIC!r} are the automatic ones; choose another")
         if name in self._nodes:
             raise ValueError(f"the graph has a node named {name!r} already")
-        unknown = set(options) - EnqueueOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"add() got an unexpected option {min(unknown)!r}")
-        if "depends_on" in options:
+        known = known_options(options, EnqueueOptions)
+        if "depends_on" in known:
             # Kept, because the graph can be submitted again and an iterator could be walked only once.
-            options["depends_on"] = check_dependencies(options["depends_on"])
-        self._nodes[name] = Node(name=name, task=task, options=dict(options))
+            known["depends_on"] = check_dependencies(known["depends_on"])
+        self._nodes[name] = Node(name=name, task=task, options=known)
         return name
 
     def __len__(self) -> int:

@@ -11,11 +11,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from durable_queue._engine.arguments import check_delay, check_optional_delay
 from durable_queue._engine.context import refuse_inside_handler
-from durable_queue._engine.drafts import check_delay
 from durable_queue._engine.lifecycle import DrainResult as DrainResult
 from durable_queue._engine.lifecycle import RunState as RunState
-from durable_queue._verbs.base import check_optional_delay
+from durable_queue._engine.retention import Retention
 from durable_queue._verbs.manage import Managing
 from durable_queue._verbs.submit import Submitting
 from durable_queue.events import QueueEvent
@@ -42,6 +42,8 @@ class DurableQueue(Submitting, Managing):
         converter: the cattrs converter for payloads and results; `durable_queue.serialization.make_converter` makes
             one to add to.
         stop_grace: the `grace` of the stop at the end of ``async with``.
+        retention: how long completed tasks are kept before the queue, while idle, purges them (S6.5); None keeps them
+            for ever.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -61,6 +63,14 @@ class DurableQueue(Submitting, Managing):
         """
         self._begin_call()
         await self._lifecycle.start(paused=paused)
+        self._retention = Retention(
+            self._clock,
+            self._keep,
+            purge=lambda keep: self.purge(older_than=keep),
+            is_idle=lambda: not self._worker.attempts,
+            faults=self._faults,
+        )
+        self._retention.begin()
 
     async def pause(self) -> None:
         """Start nothing more; return once no start can follow. Running handlers go on, expiry too."""
@@ -92,6 +102,8 @@ class DurableQueue(Submitting, Managing):
             self._loop = None
             return []
         self._bind_loop()
+        if self._retention is not None:
+            self._retention.end()
         interrupted = await self._lifecycle.stop(grace)
         if self.run_state is RunState.IDLE:
             # Unless somebody who waited for the same stop has started it again by now.
@@ -116,7 +128,9 @@ class DurableQueue(Submitting, Managing):
             self._bind_loop()
         if self._closing is None:
             self._lifecycle.is_closing = True
-            self._closing = asyncio.get_running_loop().create_task(self._close(grace), name="durable_queue close")
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(grace), name="durable_queue close"
+            )
         elif grace is not None:
             await self.stop(grace=grace)
         if not self._is_closed:

@@ -22,7 +22,7 @@ from cattrs.errors import (
 
 from durable_queue import _json
 from durable_queue._hooks import configure
-from durable_queue._json import JsonText
+from durable_queue._json import JsonText as JsonText
 from durable_queue._refusals import Inside, Refusal, mismatch, type_name
 from durable_queue._text import check_name
 from durable_queue.errors import PayloadError

@@ -27,7 +27,7 @@ from durable_queue.errors import CorruptRecordError, QueueInUseError, StorageErr
 from durable_queue.tasks import ACTIVE_STATUSES, CLAIMABLE_STATUSES, StoredTask, TaskStatus
 
 PAGE_SIZE = 100
-"""How many records the defaults, and recovery (S7.1), ask for at a time."""
+"""How many records the defaults ask for at a time."""
 
 
 class QueueStorage(ABC):

@@ -134,5 +134,5 @@ async def advance(queue: DurableQueue, clock: FakeQueueClock, delta: timedelta) 
 
 def _next_timer(queue: DurableQueue, clock: FakeQueueClock) -> datetime | None:
     # The look for other processes is armed twice a second for ever; a step for each would make an hour long.
-    background = queue._worker.agenda.background_timers  # noqa: SLF001 - the tools for tests know the queue from inside
+    background = queue.background_timers
     return clock.next_timer_at(ignoring=background)

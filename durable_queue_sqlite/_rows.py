@@ -12,9 +12,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from durable_queue._json import JsonText
 from durable_queue.errors import CorruptRecordError
 from durable_queue.retry import RetryPolicy
+from durable_queue.serialization import JsonText
 from durable_queue.tasks import (
     CLAIMABLE_STATUSES,
     DependencyFailurePolicy,

@@ -21,7 +21,7 @@ from durable_queue._core.settlement import (
     settle,
 )
 from durable_queue._json import JsonText
-from durable_queue.errors import TaskAlreadyExistsError, TaskNotFoundError
+from durable_queue.errors import CorruptRecordError, TaskAlreadyExistsError, TaskNotFoundError
 from durable_queue.events import TaskEnqueued
 from durable_queue.retry import RetryPolicy
 from durable_queue.tasks import DependencyFailurePolicy, StoredTask, TaskStatus
@@ -112,6 +112,8 @@ def admit(
     }
     facts: dict[str, Fact] = (yield GetFacts(outside)) if outside else {}
     for task_id in outside:
+        if not facts[task_id].is_readable:
+            raise CorruptRecordError("cannot be read, so nothing can depend on it", task_id=task_id)
         if facts[task_id].status is None:
             raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored; nothing was enqueued")
 

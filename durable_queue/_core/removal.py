@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from durable_queue._core.plan import Decision, GetDependents, GetPage, GetTasks, GetWaitingDependents, Page, Plan
+from durable_queue._core.plan import (
+    Decision,
+    GetDependents,
+    GetPage,
+    GetTasks,
+    GetWaitingDependents,
+    Page,
+    Plan,
+)
 from durable_queue.errors import CorruptRecordError, TaskNotFoundError, TaskStateError
 from durable_queue.tasks import StoredTask, TaskStatus
 

@@ -35,20 +35,24 @@ class Fact:
     Attributes:
         status: its status; None when it is not stored.
         cause: for one that did not complete, the task at the root of its end (S4.5).
+        is_readable: whether its record could be read; nobody can say how one that cannot has ended (S7.3).
     """
 
     status: TaskStatus | None
     cause: str
+    is_readable: bool = True
 
     @property
     def is_active(self) -> bool:
         """Whether it may still complete."""
-        return self.status is not None and not self.status.is_terminal
+        return not self.is_readable or (self.status is not None and not self.status.is_terminal)
 
     @property
     def did_not_complete(self) -> bool:
         """Whether it failed, was cancelled, expired or is missing."""
-        return self.status is None or (self.status.is_terminal and self.status is not TaskStatus.COMPLETED)
+        return self.is_readable and (
+            self.status is None or (self.status.is_terminal and self.status is not TaskStatus.COMPLETED)
+        )
 
 
 def fact_of(task_id: str, task: StoredTask | None) -> Fact:

@@ -38,6 +38,7 @@ class Subscription:
     ) -> None:
         self.end()
         self._buffer.clear()
+        self._missed = 0
 
     def __aiter__(self) -> Subscription:
         return self

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 import attrs
 
 from durable_queue._core.admission import Draft
+from durable_queue._engine.arguments import check_delay, check_kind
 from durable_queue._engine.registry import Registry
-from durable_queue._text import check_name
-from durable_queue.clock import LONGEST_WAIT, check_instant, later
+from durable_queue._text import AUTOMATIC, check_name
+from durable_queue.clock import check_instant, later
 from durable_queue.retry import RetryPolicy
 from durable_queue.tasks import DependencyFailurePolicy
 
@@ -67,14 +68,15 @@ def make_draft(
     options = node.options
     task_type = registry.of(node.task)
     policy = options.get("retry_policy")
-    if policy is not None and not isinstance(policy, RetryPolicy):
-        raise TypeError("retry_policy must be a RetryPolicy")
+    check_kind(policy, RetryPolicy, "retry_policy", "a RetryPolicy")
     on_failure = options.get("on_dependency_failure", DependencyFailurePolicy.CANCEL)
     if not isinstance(on_failure, DependencyFailurePolicy):
         raise TypeError("on_dependency_failure must be a DependencyFailurePolicy")
     task_id = check_name(id_generator(), "the generated id")
-    if task_id.startswith("#"):
-        raise ValueError("ids must not start with '#'; it marks the automatic names of graph nodes")
+    if task_id.startswith(AUTOMATIC):
+        raise ValueError(
+            f"ids must not start with {AUTOMATIC!r}; it marks the automatic names of graph nodes"
+        )
     return Draft(
         name=node.name,
         id=task_id,
@@ -92,23 +94,27 @@ def make_draft(
     )
 
 
+def known_options(options: Mapping[str, Any], allowed: type) -> dict[str, Any]:
+    """Return options as a dict of its own, checked by name.
+
+    Args:
+        options: what the caller gave.
+        allowed: the TypedDict of what there is.
+
+    Raises:
+        TypeError: one is not known.
+    """
+    unknown = options.keys() - allowed.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}"
+        )
+    return dict(options)
+
+
 def new_id() -> str:
     """Return a random id; ids are never used again, also not after a deletion."""
     return uuid.uuid4().hex
-
-
-def check_delay(value: object, what: str) -> timedelta:
-    """Check a duration: not negative, at most 365 days.
-
-    Raises:
-        TypeError: it is no timedelta.
-        ValueError: it is out of range.
-    """
-    if not isinstance(value, timedelta):
-        raise TypeError(f"{what} must be a timedelta, not {type(value).__name__}")
-    if not timedelta(0) <= value <= LONGEST_WAIT:
-        raise ValueError(f"{what} must be between 0 and 365 days")
-    return value
 
 
 def _optional_name(options: dict[str, Any], name: str) -> str | None:

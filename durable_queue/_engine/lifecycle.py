@@ -172,7 +172,7 @@ class Lifecycle:
             self._watch.notify()
         if grace is not None:
             self._shorten_grace(grace)
-        # The stop goes on when one of those who wait for it is cancelled (SHU-03).
+        # The stop goes on when one of those who wait for it is cancelled.
         return list(await asyncio.shield(self._stopping))
 
     async def crash(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import cattrs
 
+from durable_queue._engine.arguments import check_function, check_kind
 from durable_queue.clock import LONGEST_WAIT
 from durable_queue.errors import DuplicateTaskTypeError, UnknownTaskTypeError
 from durable_queue.outcomes import Interrupted
@@ -97,8 +98,10 @@ class Registry:
             raise DuplicateTaskTypeError(
                 f"{task_class.__qualname__} is registered already, as {self._by_class[task_class].name!r}"
             )
-        if handler is not None and not callable(handler):
-            raise TypeError("handler must be a function handler(task, context)")
+        check_function(handler, "handler")
+        check_function(retry_if, "retry_if")
+        check_function(retry_delay, "retry_delay")
+        check_kind(retry_policy, RetryPolicy, "retry_policy", "a RetryPolicy")
         if timeout is not None:
             if not isinstance(timeout, timedelta):
                 raise TypeError("timeout must be a timedelta")
@@ -125,6 +128,8 @@ class Registry:
         Raises:
             UnknownTaskTypeError: its class is not registered.
         """
+        if isinstance(task, type):
+            raise UnknownTaskTypeError(f"{task.__qualname__} is a class; enqueue an instance of it")
         found = self._by_class.get(type(task))
         if found is None:
             raise UnknownTaskTypeError(

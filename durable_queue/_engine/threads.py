@@ -7,6 +7,7 @@ program from ending. These are daemons: the task is recovered at the next start 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections import deque
@@ -64,7 +65,13 @@ class HandlerThreads:
             if self._idle >= len(self._jobs):
                 self._condition.notify()
                 return
-        threading.Thread(target=self._serve, name="durable_queue handler", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, name="durable_queue handler", daemon=True).start()
+        except RuntimeError:
+            # No thread is to be had: the attempt fails, and the job must not run later beside its retry.
+            with self._condition, contextlib.suppress(ValueError):
+                self._jobs.remove(job)
+            raise
 
     def _serve(self) -> None:
         while True:
@@ -82,7 +89,7 @@ class HandlerThreads:
 
 
 class ThreadedExit(Exception):  # noqa: N818  # it carries one that is no error
-    """Carries a KeyboardInterrupt, SystemExit or StopIteration out of a thread, where a future cannot."""
+    """Carries a StopIteration or a CancelledError out of a thread, where a future cannot."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(type(error).__name__)

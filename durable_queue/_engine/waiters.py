@@ -13,7 +13,7 @@ from durable_queue.tasks import StoredTask
 
 
 class Waiters:
-    """Who waits for which task; an entry lives as long as its wait (MEM-02)."""
+    """Who waits for which task; an entry lives as long as its wait."""
 
     def __init__(self, clock: QueueClock) -> None:
         self._clock = clock

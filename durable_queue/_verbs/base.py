@@ -11,17 +11,25 @@ from typing import Any, TypeVar
 import cattrs
 
 from durable_queue._core.plan import Decision, Plan
+from durable_queue._engine.arguments import (
+    check_count,
+    check_delay,
+    check_function,
+    check_kind,
+    check_optional_delay,
+)
 from durable_queue._engine.broadcast import Broadcast
-from durable_queue._engine.drafts import check_delay, new_id
+from durable_queue._engine.drafts import new_id
 from durable_queue._engine.faults import Faults
 from durable_queue._engine.ledger import Ledger
 from durable_queue._engine.lifecycle import Lifecycle, RunState
 from durable_queue._engine.registry import Registry
 from durable_queue._engine.reports import Reports
+from durable_queue._engine.retention import Retention
 from durable_queue._engine.waiters import Waiters
 from durable_queue._engine.watch import Watch
 from durable_queue._engine.worker import SlotWorker
-from durable_queue.clock import QueueClock, SystemQueueClock
+from durable_queue.clock import QueueClock, SystemQueueClock, TimerHandle
 from durable_queue.errors import QueueClosedError, QueueStateError
 from durable_queue.retry import RetryPolicy
 from durable_queue.serialization import make_converter
@@ -46,17 +54,24 @@ class QueueBase:
         max_interruptions: int | None = 3,
         converter: cattrs.Converter | None = None,
         stop_grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> None:
         if not isinstance(storage, QueueStorage):
             raise TypeError(f"storage must be a QueueStorage, not {type(storage).__name__}")
-        _check_count(max_concurrent_tasks, "max_concurrent_tasks", at_least=1)
+        check_kind(clock, QueueClock, "clock", "a QueueClock")
+        check_kind(converter, cattrs.BaseConverter, "converter", "a cattrs converter")
+        check_function(random_fraction, "random_fraction")
+        check_function(id_generator, "id_generator")
+        check_count(max_concurrent_tasks, "max_concurrent_tasks", at_least=1)
         if max_interruptions is not None:
-            _check_count(max_interruptions, "max_interruptions", at_least=0)
+            check_count(max_interruptions, "max_interruptions", at_least=0)
         check_delay(storage_retry_delay, "storage_retry_delay")
         self._clock = clock or SystemQueueClock()
         self._storage = storage
         self._id_generator = id_generator or new_id
         self._stop_grace = check_optional_delay(stop_grace, "stop_grace")
+        self._keep = check_optional_delay(retention, "retention")
+        self._retention: Retention | None = None
         self._broadcast = Broadcast(self._clock.now)
         self._watch = Watch()
         self._waiters = Waiters(self._clock)
@@ -97,6 +112,12 @@ class QueueBase:
     def is_closed(self) -> bool:
         """Whether `close` has ended the queue."""
         return self._is_closed
+
+    @property
+    def background_timers(self) -> list[TimerHandle]:
+        """The armed timers that stand for no task: for tools that move a clock from one timer to the next."""
+        housekeeping = [] if self._retention is None else self._retention.timers
+        return [*self._worker.agenda.background_timers, *housekeeping]
 
     def register(
         self,
@@ -189,15 +210,3 @@ class QueueBase:
                 "the queue belongs to another event loop; from another thread use "
                 "asyncio.run_coroutine_threadsafe(..., that_loop), or stop it there before using it here"
             )
-
-
-def check_optional_delay(value: timedelta | None, what: str) -> timedelta | None:
-    """Check a duration unless it is None."""
-    return None if value is None else check_delay(value, what)
-
-
-def _check_count(value: object, what: str, *, at_least: int) -> None:
-    if type(value) is not int:
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if value < at_least:
-        raise ValueError(f"{what} must be at least {at_least}, not {value}")

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from durable_queue._core import cancellation, reopening
 from durable_queue._core.plan import Decision, Plan
 from durable_queue._core.removal import delete, purge_batch
+from durable_queue._engine.arguments import check_delay, check_kind
 from durable_queue._engine.context import current_task_id
-from durable_queue._engine.drafts import check_delay
 from durable_queue._engine.listing import list_tasks
 from durable_queue._text import check_name
 from durable_queue._verbs.base import QueueBase
@@ -75,6 +75,7 @@ class Managing(QueueBase):
             QueueInUseError: the queue is idle and another one consumes the storage.
         """
         check_name(task_id, "task_id")
+        check_kind(retry_policy, RetryPolicy, "retry_policy", "a RetryPolicy")
         return await self._change(
             lambda plan: reopening.reopen(plan, task_id, retry_policy=retry_policy, dependents=dependents)
         )
@@ -114,6 +115,7 @@ class Managing(QueueBase):
             not_after = check_instant(older_than, "older_than")
         elif older_than is not None:
             not_after = self._clock.now() - check_delay(older_than, "older_than")
+        check_kind(statuses, Collection, "statuses", "a set of TaskStatus")
         for status in statuses:
             if not isinstance(status, TaskStatus) or not status.is_terminal:
                 raise ValueError("statuses must be terminal ones: completed, failed, cancelled")
@@ -164,6 +166,8 @@ class Managing(QueueBase):
             ValueError: `limit` is below 1.
         """
         check_limit(limit)
+        check_kind(status, TaskStatus, "status", "a TaskStatus")
+        check_kind(after, StoredTask, "after", "a StoredTask")
         if group is not None:
             check_name(group, "group")
         self._bind_loop()

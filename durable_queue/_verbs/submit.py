@@ -13,9 +13,11 @@ from durable_queue._engine.drafts import (
     Node,
     SharedOptions,
     check_dependencies,
+    known_options,
     make_draft,
     new_id,
 )
+from durable_queue._text import AUTOMATIC
 from durable_queue._verbs.base import QueueBase
 from durable_queue.errors import TaskNotFoundError
 from durable_queue.graph import TaskGraph
@@ -56,9 +58,8 @@ class Submitting(QueueBase):
             QueueClosedError: the queue is closed.
             QueueStateError: the call comes from another event loop.
         """
-        return (await self._enqueue([Node(name="#1", task=task, options=_known(options, EnqueueOptions))]))[
-            "#1"
-        ]
+        node = Node(name=_listed(1), task=task, options=_known(options, EnqueueOptions))
+        return (await self._enqueue([node]))[node.name]
 
     async def enqueue_all(self, tasks: Iterable[object], **options: Unpack[SharedOptions]) -> list[str]:
         """Store several independent tasks with the same options, all or none (S2.6).
@@ -95,7 +96,7 @@ class Submitting(QueueBase):
             name: value for name, value in first.items() if name not in ("depends_on", "run_at", "delay")
         }
         return await self._enqueue_listed(
-            tasks, lambda index: first if index == 1 else later | {"depends_on": [f"#{index - 1}"]}
+            tasks, lambda index: first if index == 1 else later | {"depends_on": [_listed(index - 1)]}
         )
 
     async def enqueue_graph(self, graph: TaskGraph) -> dict[str, str]:
@@ -117,7 +118,7 @@ class Submitting(QueueBase):
         self, tasks: Iterable[object], options_of: Callable[[int], dict[str, Any]]
     ) -> list[str]:
         nodes = [
-            Node(name=f"#{index}", task=task, options=options_of(index))
+            Node(name=_listed(index), task=task, options=options_of(index))
             for index, task in enumerate(tasks, 1)
         ]
         ids = await self._enqueue(nodes)
@@ -161,16 +162,18 @@ class Submitting(QueueBase):
 
 
 def _known(options: Any, allowed: Any) -> dict[str, Any]:
-    unknown = set(options) - allowed.__annotations__.keys()
-    if unknown:
-        raise TypeError(
-            f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}"
-        )
-    known = dict(options)
+    known = known_options(options, allowed)
     if "depends_on" in known:
         # Kept, because an iterator could be walked only once and the options may be for several tasks.
         known["depends_on"] = check_dependencies(known["depends_on"])
         for dependency in known["depends_on"]:
-            if dependency.startswith("#"):
-                raise TaskNotFoundError(dependency, f"{dependency!r} is no task id: ids never start with '#'")
+            if dependency.startswith(AUTOMATIC):
+                raise TaskNotFoundError(
+                    dependency, f"{dependency!r} is no task id: ids never start with {AUTOMATIC!r}"
+                )
     return known
+
+
+def _listed(index: int) -> str:
+    """Return the name of the task at a place of a list, counted from 1."""
+    return f"{AUTOMATIC}{index}"

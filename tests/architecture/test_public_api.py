@@ -20,7 +20,7 @@ from tests.architecture.sources import PACKAGES, ROOT, files, module_name
 DURABLE_QUEUE = {
     *("DurableQueue", "QueueStorage", "MemoryQueueStorage", "StoredTask", "TaskStatus", "TaskFailure"),
     *("RetryPolicy", "DependencyFailurePolicy", "TaskContext", "TaskGraph", "QueueClock", "SystemQueueClock"),
-    *("FakeQueueClock", "RunState", "DrainResult", "Save", "Update", "Delete"),
+    *("FakeQueueClock", "RunState", "DrainResult", "Subscription", "Save", "Update", "Delete"),
     *("QueueEvent", "TaskEnqueued", "TaskStarted", "TaskRetryScheduled", "TaskCompleted", "TaskFailed"),
     *("TaskCancelled", "TaskHandedOff", "TaskProgress", "QueueStorageFailure", "EventsMissed"),
     *("DurableQueueError", "QueueStateError", "QueueClosedError", "QueueInUseError", "TaskStateError"),
@@ -88,7 +88,7 @@ def parameters(function: Any) -> str:
 SIGNATURES = {
     DurableQueue.__init__: (
         "storage, *, clock, max_concurrent_tasks, storage_retry_delay, random_fraction, id_generator, "
-        "max_interruptions, converter, stop_grace"
+        "max_interruptions, converter, stop_grace, retention"
     ),
     DurableQueue.register: (
         "task_class, handler, *, type, retry_policy, retry_if, retry_delay, timeout, rerun_interrupted"
