@@ -38,10 +38,10 @@ class Plan:
         self.events: list[QueueEvent] = []
         self.hides_ready = False
         self._new: set[str] = set()
-        self._parent = parent
+        self.parent = parent
         # A cascade asks at every level: without these a long one would walk all that it has decided each time.
-        self._dependents: dict[str, list[str]] = {}
-        self._by_key: dict[str, list[str]] = {}
+        self.by_dependency: dict[str, list[str]] = {}
+        self.by_key: dict[str, list[str]] = {}
 
     def put(self, task: StoredTask, *, new: bool = False) -> None:
         """Change a record; `new` when it is not stored yet."""
@@ -57,25 +57,25 @@ class Plan:
         # The dependencies and the key of a task never change, so that it is entered once.
         if task is not None and self.records.get(task_id) is None:
             for dependency in task.depends_on:
-                self._dependents.setdefault(dependency, []).append(task_id)
+                self.by_dependency.setdefault(dependency, []).append(task_id)
             if task.deduplication_key is not None:
-                self._by_key.setdefault(task.deduplication_key, []).append(task_id)
+                self.by_key.setdefault(task.deduplication_key, []).append(task_id)
         self.records[task_id] = task
 
     def knows(self, task_id: str) -> bool:
         """Whether this plan, or the step's, has changed or deleted a record."""
-        return task_id in self.records or (self._parent is not None and self._parent.knows(task_id))
+        return task_id in self.records or (self.parent is not None and self.parent.knows(task_id))
 
     def find(self, task_id: str) -> StoredTask | None:
         """Return a record that the plan knows; None when it is deleted or not known."""
         if task_id in self.records:
             return self.records[task_id]
-        return None if self._parent is None else self._parent.find(task_id)
+        return None if self.parent is None else self.parent.find(task_id)
 
     def changed(self) -> Iterable[StoredTask]:
         """Return the current form of every record that the plan and the step's have changed and not deleted."""
-        if self._parent is not None:
-            yield from (task for task in self._parent.changed() if task.id not in self.records)
+        if self.parent is not None:
+            yield from (task for task in self.parent.changed() if task.id not in self.records)
         yield from (task for task in self.records.values() if task is not None)
 
     def dependents_of(self, ids: Iterable[str]) -> dict[str, StoredTask]:
@@ -84,20 +84,20 @@ class Plan:
             task_id: self.find(task_id)
             for plan in self._and_parents()
             for dependency in ids
-            for task_id in plan._dependents.get(dependency, ())
+            for task_id in plan.by_dependency.get(dependency, ())
         }
         return {task_id: task for task_id, task in found.items() if task is not None}
 
     def with_key(self, key: str) -> list[StoredTask]:
         """Return the current form of the changed records with a deduplication key."""
-        ids = {task_id: None for plan in self._and_parents() for task_id in plan._by_key.get(key, ())}
+        ids = {task_id: None for plan in self._and_parents() for task_id in plan.by_key.get(key, ())}
         return [task for task_id in ids if (task := self.find(task_id)) is not None]
 
     def _and_parents(self) -> Iterable[Plan]:
         plan: Plan | None = self
         while plan is not None:
             yield plan
-            plan = plan._parent
+            plan = plan.parent
 
     def merge(self, other: Plan) -> None:
         """Take over what a plan made on top of this one has decided."""

@@ -40,9 +40,11 @@ async def test_the_class_must_be_registered(make_queue: MakeQueue) -> None:
 
     queue = make_queue()
     queue.register(Work, succeed)
-    for task in (Other(), SpecialWork(), {"n": 1}, None, Work):
+    for task in (Other(), SpecialWork(), {"n": 1}, None):
         with pytest.raises(UnknownTaskTypeError, match=type(task).__qualname__):
             await queue.enqueue(task)
+    with pytest.raises(UnknownTaskTypeError, match="Work is a class; enqueue an instance"):
+        await queue.enqueue(Work)
     with pytest.raises(UnknownTaskTypeError):
         await queue.enqueue_all([Work(), Other()])
     await assert_untouched(queue)
