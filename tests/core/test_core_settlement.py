@@ -8,7 +8,6 @@ from itertools import combinations, product
 import pytest
 
 from durable_queue import (
-    DependencyFailurePolicy,
     StoredTask,
     TaskCancelled,
     TaskFailed,
@@ -20,27 +19,20 @@ from durable_queue._core.plan import Plan
 from durable_queue._core.settlement import settle
 from durable_queue._core.verdicts import conclude
 from durable_queue.outcomes import Completed, Failed
-from tests.core.world import CANCEL, FAIL, NOW, POLICIES, World, record, stranded
+from tests.core.world import (
+    CANCEL,
+    NOW,
+    POLICIES,
+    Edges,
+    Ended,
+    Policies,
+    World,
+    expected_status,
+    record,
+    stranded,
+)
 
 NAMES = "abcd"
-Edges = dict[str, tuple[str, ...]]
-Policies = dict[str, DependencyFailurePolicy]
-Ended = dict[str, str]
-
-
-def expected_status(name: str, edges: Edges, policies: Policies, ended: Ended) -> str:
-    """S4.1-S4.4: what a task is, given how those that ran, or were cancelled by the user, have ended."""
-    if name in ended:
-        return ended[name]
-    states = [expected_status(dependency, edges, policies, ended) for dependency in edges[name]]
-    bad = [state for state in states if state in ("failed", "cancelled")]
-    if bad and policies[name] is CANCEL:
-        return "cancelled"
-    if bad and policies[name] is FAIL:
-        return "failed"
-    if all(state in ("completed", "failed", "cancelled") for state in states):
-        return "pending"
-    return "waiting"
 
 
 def graphs(size: int) -> Iterator[Edges]:

@@ -23,6 +23,11 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=1)
 
 
+Edges = dict[str, tuple[str, ...]]
+Policies = dict[str, DependencyFailurePolicy]
+Ended = dict[str, str]
+
+
 def record(task_id: str, *depends_on: str, **fields: Any) -> StoredTask:
     """Make a record: waiting when it depends on something, else pending."""
     fields.setdefault("status", TaskStatus.WAITING if depends_on else TaskStatus.PENDING)
@@ -122,6 +127,21 @@ class World:
         # As the storage knows it: it has not seen the plan.
         others = [self.stored.get(other) for other in task.depends_on if other not in ids]
         return any(other is not None and other.status not in TERMINAL for other in others)
+
+
+def expected_status(name: str, edges: Edges, policies: Policies, ended: Ended) -> str:
+    """S4.1-S4.4: what a task is, given how those that ran, or were cancelled by the user, have ended."""
+    if name in ended:
+        return ended[name]
+    states = [expected_status(dependency, edges, policies, ended) for dependency in edges[name]]
+    bad = [state for state in states if state in ("failed", "cancelled")]
+    if bad and policies[name] is CANCEL:
+        return "cancelled"
+    if bad and policies[name] is FAIL:
+        return "failed"
+    if all(state in ("completed", "failed", "cancelled") for state in states):
+        return "pending"
+    return "waiting"
 
 
 def in_order(task: StoredTask) -> tuple[datetime, int, str]:
