@@ -37,7 +37,7 @@ class FlakyStorage(QueueStorage):
     """
 
     def __new__(cls, inner: QueueStorage) -> FlakyStorage:  # noqa: PYI034  # it chooses a subclass
-        # Overriding `changes_elsewhere` makes a queue ask for it every second, so only who wraps one has it.
+        # Overriding `changes_elsewhere` makes a queue ask for it now and then, so only who wraps one has it.
         if type(inner).changes_elsewhere is not QueueStorage.changes_elsewhere:
             cls = _FlakySharedStorage  # noqa: PLW0642  # this is what __new__ is for
         return super().__new__(cls)

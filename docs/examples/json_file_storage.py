@@ -64,6 +64,10 @@ class JsonFileStorage(QueueStorage):
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
+        if os.name == "posix":  # the new name has to be on the disk too
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
 
     async def get(self, task_id: str) -> StoredTask | None:
         return self._tasks.get(task_id)

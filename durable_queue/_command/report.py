@@ -141,7 +141,7 @@ def _is_verdict(failure: TaskFailure) -> bool:
 
 
 def _storage_line(event: QueueStorageFailure) -> str | None:
-    # The queue tries again every second, for ever.
+    # The queue tries again after its delay, for ever.
     if event.consecutive % _STORAGE_REPEAT != 1:
         return None
     kind = type(event.error).__name__

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import cattrs
 
@@ -37,6 +37,17 @@ from durable_queue.storage import QueueStorage
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 _T = TypeVar("_T")
+
+
+class RegisterOptions(TypedDict, total=False):
+    """The options of `DurableQueue.register`."""
+
+    type: str | None
+    retry_policy: RetryPolicy | None
+    retry_if: Callable[[BaseException], bool] | None
+    retry_delay: Callable[[BaseException], timedelta | None] | None
+    timeout: timedelta | None
+    rerun_interrupted: bool
 
 
 class QueueBase:
@@ -162,7 +173,9 @@ class QueueBase:
             rerun_interrupted=rerun_interrupted,
         )
 
-    def handler(self, task_class: type, **options: Any) -> Callable[[_Handler], _Handler]:
+    def handler(
+        self, task_class: type, **options: Unpack[RegisterOptions]
+    ) -> Callable[[_Handler], _Handler]:
         """Register the decorated function; the options are those of `register`."""
 
         def decorate(function: _Handler) -> _Handler:

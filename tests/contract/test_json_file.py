@@ -51,8 +51,8 @@ def test_the_example_has_the_thirteen_methods_and_nothing_optional():
 
 
 def test_the_example_is_short():
-    """The example has fewer than 120 lines."""
-    assert len(EXAMPLE.read_text("utf-8").splitlines()) < 120
+    """The example has fewer than 125 lines."""
+    assert len(EXAMPLE.read_text("utf-8").splitlines()) < 125
 
 
 @pytest.mark.asyncio
