@@ -13,6 +13,7 @@ from durable_queue._core.plan import (
     Page,
     Plan,
 )
+from durable_queue._core.settlement import judge_waiting, settle
 from durable_queue.errors import CorruptRecordError, TaskNotFoundError, TaskStateError
 from durable_queue.tasks import StoredTask, TaskStatus
 
@@ -22,6 +23,8 @@ PURGE_BATCH = 100
 def delete(plan: Plan, task_id: str) -> Decision[None]:
     """Delete a terminal task that no waiting task depends on; also a record that cannot be read.
 
+    What waits for an unreadable one is judged in the same step: the dependency is missing then (S4.3, S13.12).
+
     Raises:
         TaskNotFoundError: the id is not stored.
         TaskStateError: the task is active or needed.
@@ -30,6 +33,9 @@ def delete(plan: Plan, task_id: str) -> Decision[None]:
         found: dict[str, StoredTask] = yield GetTasks((task_id,))
     except CorruptRecordError:
         plan.remove(task_id)
+        stranded: list[StoredTask] = yield GetWaitingDependents((task_id,))
+        ended = yield from judge_waiting(plan, stranded)
+        yield from settle(plan, ended)
         return
     task = found.get(task_id)
     if task is None:

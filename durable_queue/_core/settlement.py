@@ -27,6 +27,9 @@ from durable_queue._core.plan import (
 from durable_queue.events import TaskCancelled, TaskFailed
 from durable_queue.tasks import DependencyFailurePolicy, StoredTask, TaskStatus
 
+EDGES_PER_SLICE = 1000
+"""After how many dependencies a cascade lets the event loop take a turn (S13.21)."""
+
 
 @attrs.frozen
 class Fact:
@@ -166,10 +169,12 @@ def judge_waiting(plan: Plan, waiting: Iterable[StoredTask]) -> Decision[list[St
     """
     tasks = sorted(waiting, key=lambda task: (task.created_at, task.sequence, task.id))
     ended: list[StoredTask] = []
-    for start in range(0, len(tasks), BREATHE_EVERY):
-        batch = tasks[start : start + BREATHE_EVERY]
-        asked = {dependency for task in batch for dependency in _needed(plan, task)}
-        stored: dict[str, Fact] = (yield GetFacts(asked)) if asked else {}
+    stored: dict[str, Fact] = {}
+    for batch in _slices(tasks):
+        # Joins often share their dependencies: what one slice has read need not be read for the next.
+        asked = {id_ for task in batch for id_ in _needed(plan, task) if id_ not in stored}
+        if asked:
+            stored |= yield GetFacts(asked)
         for task in batch:
             if is_expired(task, plan.now):
                 ended.append(end_expired(plan, task))
@@ -186,6 +191,20 @@ def judge_waiting(plan: Plan, waiting: Iterable[StoredTask]) -> Decision[list[St
                 plan.put(transitions.release(task, plan.now))
         yield Breathe()
     return ended
+
+
+def _slices(tasks: Sequence[StoredTask]) -> Iterable[list[StoredTask]]:
+    # Wide joins cost by their dependencies.
+    batch: list[StoredTask] = []
+    edges = 0
+    for task in tasks:
+        batch.append(task)
+        edges += len(task.depends_on)
+        if len(batch) == BREATHE_EVERY or edges >= EDGES_PER_SLICE:
+            yield batch
+            batch, edges = [], 0
+    if batch:
+        yield batch
 
 
 def _needed(plan: Plan, task: StoredTask) -> Iterable[str]:

@@ -101,3 +101,13 @@ def test_run_is_the_only_policy_that_waits_past_a_failure() -> None:
         for policy in POLICIES
     }
     assert verdicts == {CANCEL: "end", FAIL: "end", RUN: "wait"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_dependency_whose_record_cannot_be_read_is_waited_for(policy: DependencyFailurePolicy) -> None:
+    """S7.3: nobody can say how it ended, so nothing is decided because of it; another one may still decide."""
+    unreadable = Fact(None, "a", is_readable=False)
+    task = record("t", "a", "b", on_dependency_failure=policy)
+    assert judge(task, {"a": unreadable, "b": Fact(TaskStatus.COMPLETED, "b")}) is Free.WAIT
+    verdict = judge(task, {"a": unreadable, "b": Fact(TaskStatus.FAILED, "b")})
+    assert name_of(verdict) == ("wait" if policy is RUN else "end")

@@ -14,7 +14,7 @@ from durable_queue import (
     TaskFailure,
     TaskStatus,
 )
-from durable_queue._core import transitions
+from durable_queue._core import settlement, transitions
 from durable_queue._core.plan import Plan
 from durable_queue._core.settlement import settle
 from durable_queue._core.verdicts import conclude
@@ -186,8 +186,16 @@ def check_events(
     assert sorted(announced) == [name for name in changed if stored[name].status is not TaskStatus.PENDING]
 
 
+@pytest.fixture(params=["whole levels", "slices of one"])
+def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets cascades be judged a level at once, or task by task."""
+    if request.param == "slices of one":
+        monkeypatch.setattr(settlement, "EDGES_PER_SLICE", 1)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.usefixtures("slices")
 def test_every_world_of_up_to_three_tasks_follows_the_clauses(size: int, alone: bool) -> None:
     """S4.1-S4.8: any graph, any policies, any ends in any order, users' cancellations and double ends included."""
     steps_walked = [
@@ -197,8 +205,10 @@ def test_every_world_of_up_to_three_tasks_follows_the_clauses(size: int, alone: 
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_every_world_of_four_tasks_follows_the_clauses(alone: bool) -> None:
+def test_every_world_of_four_tasks_follows_the_clauses(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4.1-S4.8: any graph, any policies, any ends in any order."""
+    if not alone:
+        monkeypatch.setattr(settlement, "EDGES_PER_SLICE", 1)
     steps_walked = [
         walk(edges, policies, users_cancel=False, pairs=alone, alone=alone) for edges, policies in worlds(4)
     ]

@@ -138,3 +138,13 @@ def test_a_long_cascade_breathes() -> None:
     deep = World(a, record("d0", "a"), *(record(f"d{n}", f"d{n - 1}") for n in range(1, 3000)))
     decide(deep, Plan(NOW), ended(a, failed()), slots=0)
     assert deep.breaths >= 3000
+
+
+def test_wide_joins_breathe_by_their_dependencies() -> None:
+    """S13.21: few joins of very many dependencies are as much work as many dependents, and let the loop in as often."""
+    parents = [record(f"p{n}", status=TaskStatus.COMPLETED) for n in range(499)]
+    a = record("a", status=RUNNING, attempts=1)
+    joins = [record(f"j{n}", "a", *(parent.id for parent in parents)) for n in range(20)]
+    world = World(a, *parents, *joins)
+    assert len(decide(world, Plan(NOW), ended(a), slots=100)) == 20
+    assert world.breaths >= 20 * 500 / 1000

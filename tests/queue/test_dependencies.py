@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from durable_queue import (
+    CorruptRecordError,
     DependencyFailurePolicy,
     DurableQueue,
     FakeQueueClock,
@@ -415,3 +416,28 @@ async def test_an_outcome_and_the_claim_of_what_it_released_are_one_write(
     await queue.drain()
     assert script.started == [0, 1, 2, 3, 4]
     assert flaky.calls["apply"] - before == 5 * per_task + first
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_an_unreadable_record_is_judged_when_that_is_deleted(
+    make_queue: MakeQueue, storage: QueueStorage, script: Script
+) -> None:
+    """S4.3, S13.12: a deleted dependency is missing: its dependents end by their policies, or run, at once."""
+    flaky = FlakyStorage(storage)
+    queue = make_queue(storage=flaky)
+    queue.register(Work, script)
+    a = await queue.enqueue(Work(1), delay=timedelta(hours=1))
+    ids = [
+        await queue.enqueue(Work(n), depends_on=[a], on_dependency_failure=policy)
+        for n, policy in enumerate(POLICIES, 2)
+    ]
+    behind = await queue.enqueue(Work(9), depends_on=[ids[0]])
+    await queue.start()
+    flaky.fail("get", error=CorruptRecordError("must be a string", task_id=a))
+    await queue.delete(a)
+    await queue.drain()
+    assert await statuses(queue, [*ids, behind]) == ["cancelled", "failed", "completed", "cancelled"]
+    task = await queue.get_task(behind)
+    assert task is not None
+    assert task.last_failure is not None
+    assert task.last_failure.cause_task_id == a
