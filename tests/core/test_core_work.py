@@ -132,12 +132,12 @@ def test_no_slot_no_claim_and_excluded_tasks_are_passed_over() -> None:
 def test_a_long_cascade_breathes() -> None:
     """S13.21: a cascade of thousands gives the loop a turn again and again, deep or wide."""
     a = record("a", status=RUNNING, attempts=1)
-    wide = World(a, *(record(f"d{n}", "a") for n in range(3000)))
+    wide = World(a, *(record(f"d{n}", "a") for n in range(1000)))
     decide(wide, Plan(NOW), ended(a, failed()), slots=0)
-    assert wide.breaths >= 3000 / 64
-    deep = World(a, record("d0", "a"), *(record(f"d{n}", f"d{n - 1}") for n in range(1, 3000)))
+    assert wide.breaths >= 1000 / 64
+    deep = World(a, record("d0", "a"), *(record(f"d{n}", f"d{n - 1}") for n in range(1, 1000)))
     decide(deep, Plan(NOW), ended(a, failed()), slots=0)
-    assert deep.breaths >= 3000
+    assert deep.breaths >= 1000
 
 
 def test_wide_joins_breathe_by_their_dependencies() -> None:
