@@ -123,7 +123,7 @@ async def test_causal_order_across_a_cascade(make_queue: MakeQueue) -> None:
 
 @pytest.mark.asyncio
 async def test_evt_02_a_full_buffer_drops_the_oldest(make_queue: MakeQueue) -> None:
-    """S11.1, S13.18: EventsMissed stands where the dropped ones were, counts only wanted events, passes every filter."""
+    """S11.1, S13.18: EventsMissed takes the place of the dropped, counts only wanted events, passes every filter."""
     queue = make_queue()
     queue.register(Work, succeed)
     with queue.subscribe(TaskEnqueued, buffer=3) as events:
@@ -201,8 +201,7 @@ async def test_close_ends_the_streams(make_queue: MakeQueue) -> None:
 
     async def read() -> None:
         with queue.subscribe() as events:
-            async for event in events:
-                seen.append(type(event))
+            seen.extend([type(event) async for event in events])
 
     reader = asyncio.create_task(read())
     await asyncio.sleep(0)
