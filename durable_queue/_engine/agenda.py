@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from durable_queue._core.ordering import can_be_claimed, can_expire
 from durable_queue._core.plan import Plan
+from durable_queue._engine.view import ask
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.storage import QueueStorage
 from durable_queue.tasks import StoredTask, TaskStatus
@@ -127,7 +128,7 @@ class Agenda:
     async def learn(self) -> None:
         """Read the bounds that are not known."""
         if not self._due_known:
-            self.next_due = await self._storage.get_next_wake_at()
+            self.next_due = await ask("get_next_wake_at", self._storage.get_next_wake_at())
             self._due_known = True
         await self._learn_expiry()
 
@@ -143,7 +144,7 @@ class Agenda:
 
     async def _learn_expiry(self) -> None:
         if not self._expiry_known:
-            self._next_expiry = await self._storage.get_next_expiry_at()
+            self._next_expiry = await ask("get_next_expiry_at", self._storage.get_next_expiry_at())
             self._expiry_known = True
 
     def found_nothing(self, now: datetime) -> None:

@@ -318,14 +318,15 @@ class Ledger:
 
     async def _fail_call(self, call: Call[Any], error: Exception) -> None:
         """Give a caller the error of the write, which may have been carried out all the same."""
-        call.fail(error)
         assert call.plan is not None
         try:
             part = await stored_part(call.plan, self._storage)
-        except Exception:  # noqa: BLE001 - the caller has the first error, and the worker will look for itself
+        except Exception:  # noqa: BLE001 - the caller gets the first error, and the worker will look for itself
+            call.fail(error)
             if self._worker is not None:
                 self._worker.doubt()
             return
+        call.fail(error)
         if len(part.records) == len(call.plan.records):
             self._finish_call(call)
         elif not self._storage.atomic:

@@ -11,7 +11,7 @@ from durable_queue._core.ordering import is_eligible, is_expired
 from durable_queue._core.plan import Plan
 from durable_queue._core.work import Ended, judge_inserted, put_claim, work
 from durable_queue._engine.attempt import Attempt
-from durable_queue._engine.view import drive
+from durable_queue._engine.view import ask, drive
 from durable_queue.errors import CorruptRecordError
 from durable_queue.outcomes import PutBack
 from durable_queue.tasks import StoredTask, TaskStatus
@@ -151,7 +151,7 @@ class WorkUnit:
     async def _look_elsewhere(self) -> None:
         agenda = self._worker.agenda
         if agenda.elsewhere:
-            inserted = await self._worker.storage.changes_elsewhere()
+            inserted = await ask("changes_elsewhere", self._worker.storage.changes_elsewhere())
             agenda.elsewhere = False
             agenda.arm_poll()
             if inserted is not None:

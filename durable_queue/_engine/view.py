@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from durable_queue._core.plan import (
     Request,
 )
 from durable_queue._core.settlement import Fact, fact_of
+from durable_queue.errors import CorruptRecordError
 from durable_queue.storage import QueueStorage, pages
 from durable_queue.tasks import CLAIMABLE_STATUSES, StoredTask, TaskStatus
 
@@ -42,6 +43,22 @@ FACTS_AT_A_TIME = 500
 """How many whole records are held at once while the facts of a wide join are read."""
 
 
+_OPERATIONS: dict[type, str] = {
+    GetTasks: "get_many",
+    GetFacts: "get_many",
+    GetReady: "get_ready",
+    GetJudgeable: "get_judgeable",
+    GetWaitingDependents: "get_waiting_dependents_of",
+    FindHolder: "find_active_by_deduplication_key",
+    GetDependents: "get_dependents",
+    GetGroup: "get_by_group",
+    GetPage: "get_by_status",
+    GetExpired: "get_expired",
+    GetMaxSequence: "get_max_sequence",
+}
+"""The method of the storage that answers each kind of read, for reports."""
+
+
 class StorageReadError(Exception):
     """A read failed; carries what the storage was doing. Never leaves the engine."""
 
@@ -49,6 +66,18 @@ class StorageReadError(Exception):
         super().__init__(operation)
         self.operation = operation
         self.error = error
+
+
+async def ask(operation: str, answer: Awaitable[T]) -> T:
+    """Await an answer of the storage outside of a decision.
+
+    Raises:
+        StorageReadError: the read failed.
+    """
+    try:
+        return await answer
+    except Exception as error:
+        raise StorageReadError(operation, error) from error
 
 
 async def drive(decision: Decision[T], plan: Plan, storage: QueueStorage) -> T:
@@ -73,7 +102,7 @@ async def drive(decision: Decision[T], plan: Plan, storage: QueueStorage) -> T:
         try:
             answer = await _answer(request, plan, storage)
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
-            failed = StorageReadError(type(request).__name__, error)
+            failed = StorageReadError(_OPERATIONS.get(type(request), "read"), error)
 
 
 async def _answer(request: Request, plan: Plan, storage: QueueStorage) -> Any:
@@ -139,8 +168,19 @@ async def _get_facts(ids: Collection[str], plan: Plan, storage: QueueStorage) ->
     unknown = iter([task_id for task_id in ids if task_id not in facts])
     while batch := list(islice(unknown, FACTS_AT_A_TIME)):
         stored = await storage.get_many(batch)
-        facts.update({task_id: fact_of(task_id, stored.get(task_id)) for task_id in batch})
+        for task_id in batch:
+            facts[task_id] = (
+                fact_of(task_id, stored[task_id]) if task_id in stored else await _fact_of_absent(task_id, storage)
+            )
     return facts
+
+
+async def _fact_of_absent(task_id: str, storage: QueueStorage) -> Fact:
+    # `get_many` leaves out what is not stored and what cannot be read; only the first is missing.
+    try:
+        return fact_of(task_id, await storage.get(task_id))
+    except CorruptRecordError:
+        return Fact(None, task_id, is_readable=False)
 
 
 async def _get_ready(

@@ -15,6 +15,7 @@ from durable_queue._engine.faults import Faults
 from durable_queue._engine.registry import Registry
 from durable_queue._engine.threads import HandlerThreads
 from durable_queue._engine.unit import WorkUnit
+from durable_queue._engine.view import ask
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.errors import CorruptRecordError, HandOffExpiredError
 from durable_queue.outcomes import Outcome
@@ -169,7 +170,7 @@ class SlotWorker:
         if not self.working or self._faults.is_backing_off:
             return
         try:
-            await self.report_unreadable()
+            await ask("take_unreadable", self.report_unreadable())
             await self.agenda.learn()
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
             self._faults.back_off(error)

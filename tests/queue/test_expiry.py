@@ -60,7 +60,7 @@ def assert_expired(task: StoredTask | None) -> None:
 async def test_a_waiting_and_a_scheduled_task_expire_on_time(
     make_queue: MakeQueue, clock: FakeQueueClock, paused: bool
 ) -> None:
-    """S8.2: at its expires_at, and not a microsecond before, a task is cancelled, whether or not the queue is paused."""
+    """S8.2: at its expires_at, and not a microsecond before, a task is cancelled, the queue paused or not."""
     queue, handler = make_queue(), Handler()
     queue.register(Work, handler)
     queue.register(Other, no_op)
