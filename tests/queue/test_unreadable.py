@@ -135,10 +135,10 @@ async def test_a_record_that_breaks_while_its_task_runs_is_written_whole(
 
 
 @pytest.mark.asyncio
-async def test_an_unreadable_dependency_counts_as_missing(
+async def test_an_unreadable_dependency_keeps_its_dependent_waiting(
     make_queue: MakeQueue, path: Path, storage: QueueStorage
 ) -> None:
-    """S13.12: a dependent is judged although one of its dependencies has become unreadable; others go on."""
+    """S7.3: nobody can say how it ended; others go on, and deleting the broken record settles the dependent."""
     queue = registered(make_queue())
     await queue.start()
     done = await queue.enqueue(Work())
@@ -148,9 +148,12 @@ async def test_an_unreadable_dependency_counts_as_missing(
     child = await queue.enqueue(Work(), depends_on=[done, last])
     break_record(path, done)
     await queue.resume()
-
     assert (await queue.wait(last)).status is TaskStatus.COMPLETED
-    assert (await queue.wait(child)).status in (TaskStatus.CANCELLED, TaskStatus.COMPLETED)
+    assert (await queue.wait(await queue.enqueue(Other()))).status is TaskStatus.COMPLETED
+    assert (await queue.get_task(child)).status is TaskStatus.WAITING
+    await queue.delete(done)
+
+    assert (await queue.wait(child)).status is TaskStatus.CANCELLED
 
 
 @pytest.mark.asyncio
@@ -266,7 +269,7 @@ class BrokenGetStorage(ThirteenMethodStorage):
 
 @pytest.mark.asyncio
 async def test_an_unreadable_dependency_in_a_minimal_storage(make_queue: MakeQueue) -> None:
-    """S7.3: also where many are read one by one, the others are judged and run."""
+    """S7.3: also where many are read one by one, the others go on and a readable end is judged."""
     minimal = BrokenGetStorage()
     queue = registered(make_queue(storage=minimal))
     parents = await queue.enqueue_all([Work(n) for n in range(2)])
@@ -275,5 +278,8 @@ async def test_an_unreadable_dependency_in_a_minimal_storage(make_queue: MakeQue
     await queue.wait(parents[0])
     minimal.broken = parents[0]
     await queue.wait(parents[1])
+    assert (await queue.wait(await queue.enqueue(Other()))).status is TaskStatus.COMPLETED
+    assert (await queue.get_task(child)).status is TaskStatus.WAITING
+    await queue.delete(parents[0])
 
     assert (await queue.wait(child)).status is TaskStatus.COMPLETED
