@@ -146,7 +146,8 @@ class StoredTask:
     """One task as it is stored: immutable, compared field by field, free of payload in its repr.
 
     The constructor takes `payload` and `result` as JSON values; they are held as canonical text and every access
-    decodes them afresh (S1.6). A storage adapter that has the text already hands it over as `durable_queue.serialization.JsonText`.
+    decodes them afresh (S1.6). A storage adapter that has the text already hands it over as
+    `durable_queue.serialization.JsonText`.
 
     Attributes:
         id: unique among all tasks.

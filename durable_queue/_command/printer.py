@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 import threading
@@ -34,7 +33,6 @@ class Printer:
             try:
                 print(line, flush=True)
             except (OSError, ValueError):
-                _silence()
                 return
 
 
@@ -43,13 +41,3 @@ def make_encodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _silence() -> None:
-    # What is left in the buffer would fail once more when the interpreter flushes it at its end.
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-    except (OSError, ValueError):
-        pass

@@ -171,7 +171,9 @@ class Attempt:
             )
         elif not written:
             answer.set_exception(
-                QueueStateError(f"the queue was stopped before the hand-off of task {self.task.id!r} could be stored")
+                QueueStateError(
+                    f"the queue was stopped before the hand-off of task {self.task.id!r} could be stored"
+                )
             )
         else:
             answer.set_result(not self.task.cancel_requested)
@@ -210,7 +212,9 @@ class Attempt:
             return PutBack()
         if self._stopped is Stopped.TIMEOUT and self._in_handler:
             limit = self._type.timeout if self._type is not None else None
-            late = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(error.__traceback__)
+            late = TaskTimeoutError(f"the attempt took longer than {limit}").with_traceback(
+                error.__traceback__
+            )
             if not isinstance(error, asyncio.CancelledError):
                 late.__cause__ = error
             error = late

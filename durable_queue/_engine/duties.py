@@ -26,7 +26,7 @@ class Unit(Protocol):
     async def decide(self, plan: Plan) -> None:
         """Fill the plan; the same outcomes give the same records however often it is called."""
 
-    def written(self, plan: Plan) -> None:
+    def written(self) -> None:
         """Carry on: what was decided is stored."""
 
     def returned(self) -> None:

@@ -239,7 +239,9 @@ class Ledger:
         for call in calls:
             if not call.future.done() and await self._decide_call(call, Plan(now, calls_plan)):
                 assert call.plan is not None
-                if any(task is None and worker_plan.knows(task_id) for task_id, task in call.plan.records.items()):
+                if any(
+                    task is None and worker_plan.knows(task_id) for task_id, task in call.plan.records.items()
+                ):
                     # Should the write fail, the worker's part is written again: the record must still be there then.
                     later.append(call)
                     continue
@@ -437,9 +439,11 @@ class Ledger:
             await self._storage.apply(changes)
 
     def _finish_unit(self, unit: Unit, plan: Plan) -> None:
-        self._faults.clear(wrote=bool(plan.records), quiet=self._worker is not None and self._worker.has_aside)
+        self._faults.clear(
+            wrote=bool(plan.records), quiet=self._worker is not None and self._worker.has_aside
+        )
         self._conclude(plan)
-        unit.written(plan)
+        unit.written()
         self._unit = None
 
     def _finish_call(self, call: Call[Any]) -> None:

@@ -33,11 +33,9 @@ class Reports:
     async def complete(self, task_id: str, reference: str, result: object, *, inside: bool) -> bool:
         """Report a completion; see `DurableQueue.complete_hand_off`."""
         result_text = encode_result(self._registry.converter, result)
-        return await self._report(task_id, reference, lambda task: Completed(result_text=result_text), inside)
+        return await self._report(task_id, reference, lambda _: Completed(result_text=result_text), inside)
 
-    async def fail(
-        self, task_id: str, reference: str, error: BaseException | str, *, inside: bool
-    ) -> bool:
+    async def fail(self, task_id: str, reference: str, error: BaseException | str, *, inside: bool) -> bool:
         """Report a failure; see `DurableQueue.fail_hand_off`."""
         if isinstance(error, str):
             cause: BaseException = HandOffError(error)

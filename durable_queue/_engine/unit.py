@@ -92,7 +92,7 @@ class WorkUnit:
         if self._asked_for_claims and not self.claimed and not plan.hides_ready:
             agenda.found_nothing(plan.now)
 
-    def written(self, plan: Plan) -> None:
+    def written(self) -> None:
         """Free the slots of the written outcomes and call the handlers of the written claims."""
         for attempt in self._attempts:
             self._worker.release(attempt)

@@ -170,7 +170,9 @@ async def _get_facts(ids: Collection[str], plan: Plan, storage: QueueStorage) ->
         stored = await storage.get_many(batch)
         for task_id in batch:
             facts[task_id] = (
-                fact_of(task_id, stored[task_id]) if task_id in stored else await _fact_of_absent(task_id, storage)
+                fact_of(task_id, stored[task_id])
+                if task_id in stored
+                else await _fact_of_absent(task_id, storage)
             )
     return facts
 
@@ -194,9 +196,7 @@ async def _get_ready(
         stored = await _walk_ready(asked, plan, storage)
     heads = [task for task in stored if not plan.knows(task.id) and task.id not in without]
     plan.hides_ready = any(plan.knows(task.id) for task in stored)
-    heads.extend(
-        task for task in plan.changed() if is_eligible(task, plan.now) and task.id not in without
-    )
+    heads.extend(task for task in plan.changed() if is_eligible(task, plan.now) and task.id not in without)
     heads.sort(key=ready_key)
     if stored and len(stored) < asked:
         # An adapter may give fewer than there are. What comes after its last one could overtake one that it has kept
@@ -217,9 +217,7 @@ async def _walk_ready(limit: int, plan: Plan, storage: QueueStorage) -> list[Sto
     return best
 
 
-def _waiting_dependents(
-    stored: Collection[StoredTask], ids: Collection[str], plan: Plan
-) -> list[StoredTask]:
+def _waiting_dependents(stored: Collection[StoredTask], ids: Collection[str], plan: Plan) -> list[StoredTask]:
     found = _overlaid(stored, plan)
     found.update(plan.dependents_of(ids))
     return [task for task in found.values() if task.status is TaskStatus.WAITING]

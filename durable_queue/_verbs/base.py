@@ -173,9 +173,7 @@ class QueueBase:
             rerun_interrupted=rerun_interrupted,
         )
 
-    def handler(
-        self, task_class: type, **options: Unpack[RegisterOptions]
-    ) -> Callable[[_Handler], _Handler]:
+    def handler(self, task_class: type, **options: Unpack[RegisterOptions]) -> Callable[[_Handler], _Handler]:
         """Register the decorated function; the options are those of `register`."""
 
         def decorate(function: _Handler) -> _Handler:
