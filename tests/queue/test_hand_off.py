@@ -1,394 +1,400 @@
-"""Hand-off: work that goes on outside, and the reports about it (S9)."""
+"""Hand-off: outside work takes a task over and reports how it ended (S9)."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from durable_queue import (
-    DurableQueue,
+    DependencyFailurePolicy,
     FakeQueueClock,
     HandOffError,
+    PayloadError,
+    QueueInUseError,
     RetryPolicy,
-    StoredTask,
+    TaskCancelled,
+    TaskCancelledError,
     TaskCompleted,
     TaskContext,
+    TaskFailed,
     TaskHandedOff,
     TaskNotFoundError,
+    TaskRetryScheduled,
+    TaskStarted,
     TaskStatus,
 )
 from durable_queue.testing import collect_events, crash, run_until_idle
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import after_the_storage, succeed
+from tests.queue.hand_off_support import HandsOff, handed_off, stored
+from tests.queue.handler_support import SECOND, settle
 from tests.support import Other, Work
 
-SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 TWICE = RetryPolicy.fixed(max_attempts=2, delay=SECOND)
 
 
-async def hand_off(task: Work, context: TaskContext) -> None:
-    """Leave the task outside, under the reference that an attempt gets on its own."""
-    context.hand_off()
-
-
-async def handed_off(queue: DurableQueue, **options: object) -> str:
-    """Return the id of a task that is handed off."""
-    queue.register(Work, hand_off)
-    task_id = await queue.enqueue(Work(1), **options)  # type: ignore[arg-type]  # as given by the test
-    await queue.start()
-    await run_until_idle(queue)
-    return task_id
-
-
-async def record(queue: DurableQueue, task_id: str) -> StoredTask:
-    """Return a task that is stored."""
-    task = await queue.get_task(task_id)
-    assert task is not None
-    return task
+@pytest.mark.asyncio
+async def test_a_handed_off_task_stays_running_and_holds_no_slot(make_queue: MakeQueue) -> None:
+    """S9.1: after the handler's return the task is running with its reference, and the slot takes the next."""
+    queue, handler, seen = make_queue(), HandsOff("job-7"), []
+    queue.register(Other, lambda task, context: seen.append(task.n))
+    with collect_events(queue) as events:
+        task_id = await handed_off(queue, handler)
+        await queue.wait(await queue.enqueue(Other(5)))
+        handed = [event for event in events if isinstance(event, TaskHandedOff)]
+        assert [(event.task_id, event.attempt, event.reference) for event in handed] == [(task_id, 1, "job-7")]
+    task = await stored(queue, task_id)
+    assert (task.status, task.hand_off_reference, task.attempts) == (TaskStatus.RUNNING, "job-7", 1)
+    assert (task.result, seen, handler.references) == (None, [5], ["job-7"])
+    drained = await queue.drain()
+    assert drained.handed_off == 1
 
 
 @pytest.mark.asyncio
-async def test_a_handed_off_task_runs_on_without_a_slot(make_queue: MakeQueue) -> None:
-    """S9.1, S3.3: it stays running with its reference, and the only slot is free for others."""
-    queue = make_queue(max_concurrent_tasks=1)
-    with collect_events(queue, TaskHandedOff) as events:
-        task_id = await handed_off(queue)
-        queue.register(Other, succeed)
-        other = await queue.enqueue(Other())
+async def test_a_completion_stores_the_result_and_settles_dependents(make_queue: MakeQueue) -> None:
+    """S9.2: complete_hand_off completes the task with its result, and a dependent can read it."""
+    queue, handler = make_queue(), HandsOff()
+    results: list[dict[str, Any]] = []
 
-        assert (await queue.wait(other)).status is TaskStatus.COMPLETED
-        task = await record(queue, task_id)
-        assert task.status is TaskStatus.RUNNING
-        assert task.hand_off_reference == f"{task_id}:1"
-        assert [(event.task_id, event.attempt, event.reference) for event in events] == [
-            (task_id, 1, f"{task_id}:1")
-        ]
+    async def look(task: Other, context: TaskContext) -> None:
+        results.append(await context.dependency_results())
 
-
-@pytest.mark.asyncio
-async def test_a_report_completes_it_with_its_result(make_queue: MakeQueue) -> None:
-    """S9.2: the result is stored, dependents read it, and the call returns True once it is on disk."""
-    queue = make_queue()
-    task_id = await handed_off(queue)
-    read: list[dict[str, object]] = []
-
-    async def dependent(task: Other, context: TaskContext) -> None:
-        read.append(await context.dependency_results())
-
-    queue.register(Other, dependent)
+    queue.register(Other, look)
+    task_id = await handed_off(queue, handler)
     child = await queue.enqueue(Other(), depends_on=[task_id])
-
-    assert await queue.complete_hand_off(task_id, reference=f"{task_id}:1", result={"n": 5}) is True
-    assert (await record(queue, task_id)).result == {"n": 5}
-    assert (await queue.wait(child)).status is TaskStatus.COMPLETED
-    assert read == [{task_id: {"n": 5}}]
+    with collect_events(queue, TaskCompleted) as events:
+        assert await queue.complete_hand_off(task_id, reference=f"{task_id}:1", result={"n": [5]}) is True
+        assert [event.task_id for event in events] == [task_id]
+        await queue.wait(child)
+    task = await stored(queue, task_id)
+    assert (task.status, task.result) == (TaskStatus.COMPLETED, {"n": [5]})
+    assert results == [{task_id: {"n": [5]}}]
 
 
 @pytest.mark.asyncio
-async def test_a_reported_failure_follows_the_rules_of_retry(
-    make_queue: MakeQueue, clock: FakeQueueClock
+async def test_a_failure_follows_the_retry_rules(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S9.2: a reported failure is retried after the back-off with a new reference, then the task fails."""
+    queue, handler, seen = make_queue(), HandsOff(), []
+    queue.register(Other, lambda task, context: seen.append(task.n))
+    task_id = await handed_off(queue, handler, retry_policy=TWICE)
+    child = await queue.enqueue(Other(1), depends_on=[task_id])
+    runs = await queue.enqueue(
+        Other(2), depends_on=[task_id], on_dependency_failure=DependencyFailurePolicy.RUN
+    )
+    with collect_events(queue, TaskRetryScheduled, TaskStarted, TaskFailed, TaskCancelled) as events:
+        assert await queue.fail_hand_off(task_id, ValueError("first"), reference=f"{task_id}:1") is True
+        task = await stored(queue, task_id)
+        assert (task.status, task.next_attempt_at) == (TaskStatus.RETRY_SCHEDULED, clock.now() + SECOND)
+        assert (task.last_failure.error_type, task.last_failure.error) == ("ValueError", "first")
+        clock.advance(SECOND)
+        await run_until_idle(queue)
+        assert handler.references == [f"{task_id}:1", f"{task_id}:2"]
+        assert await queue.fail_hand_off(task_id, "second", reference=f"{task_id}:2") is True
+        await queue.wait(runs)
+        names = [(type(event).__name__, event.task_id) for event in events]
+    assert names == [
+        ("TaskRetryScheduled", task_id),
+        ("TaskStarted", task_id),
+        ("TaskFailed", task_id),
+        ("TaskCancelled", child),
+        ("TaskStarted", runs),
+    ]
+    task = await stored(queue, task_id)
+    assert (task.status, task.attempts) == (TaskStatus.FAILED, 2)
+    assert (task.last_failure.error_type, task.last_failure.error) == ("HandOffError", "second")
+    assert seen == [2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "kept"), [("a text", HandOffError), (KeyError("x"), KeyError), (asyncio.CancelledError(), None)]
+)
+async def test_retry_if_sees_the_reported_error(
+    make_queue: MakeQueue, error: Any, kept: type[BaseException] | None
 ) -> None:
-    """S9.2: another attempt while there are some, then failed; the old reference is late in a new attempt (S9.3)."""
-    queue = make_queue()
-    task_id = await handed_off(queue, retry_policy=TWICE)
+    """S13.10: a text reaches retry_if as a HandOffError of that text, an exception as itself."""
+    queue, seen = make_queue(), []
 
-    assert await queue.fail_hand_off(task_id, "printer on fire", reference=f"{task_id}:1")
-    first = await record(queue, task_id)
-    assert first.status is TaskStatus.RETRY_SCHEDULED
-    assert first.last_failure is not None
-    assert (first.last_failure.error_type, first.last_failure.error) == ("HandOffError", "printer on fire")
-    clock.advance(SECOND)
-    await run_until_idle(queue)
-    with pytest.raises(HandOffError):
-        await queue.complete_hand_off(task_id, reference=f"{task_id}:1")
-    assert await queue.fail_hand_off(task_id, OSError("still"), reference=f"{task_id}:2")
-
-    last = await record(queue, task_id)
-    assert last.status is TaskStatus.FAILED
-    assert last.attempts == 2
-    assert last.last_failure is not None
-    assert last.last_failure.error_type == "OSError"
-
-
-@pytest.mark.asyncio
-async def test_retry_if_sees_a_text_as_a_hand_off_error(make_queue: MakeQueue) -> None:
-    """S13.10: the predicate of the type is asked about HandOffError(text), and may refuse."""
-    queue = make_queue()
-    seen: list[BaseException] = []
-
-    def retry_if(error: BaseException) -> bool:
-        seen.append(error)
+    def never(reported: BaseException) -> bool:
+        seen.append(reported)
         return False
 
-    queue.register(Work, hand_off, retry_policy=TWICE, retry_if=retry_if)
-    task_id = await queue.enqueue(Work())
+    task_id = await handed_off(queue, HandsOff(), retry_policy=TWICE, retry_if=never)
+    assert await queue.fail_hand_off(task_id, error, reference=f"{task_id}:1") is True
+    assert (await stored(queue, task_id)).status is TaskStatus.FAILED
+    assert len(seen) == 1
+    assert type(seen[0]) is (kept or asyncio.CancelledError)
+    if isinstance(error, str):
+        assert str(seen[0]) == "a text"
+
+
+@pytest.mark.asyncio
+async def test_a_reported_cancellation_cancels(make_queue: MakeQueue) -> None:
+    """S9.2, S5.2: TaskCancelledError is never retried; the task is cancelled."""
+    queue = make_queue()
+    task_id = await handed_off(queue, HandsOff(), retry_policy=TWICE)
+    assert await queue.fail_hand_off(task_id, TaskCancelledError("no"), reference=f"{task_id}:1") is True
+    assert (await stored(queue, task_id)).status is TaskStatus.CANCELLED
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stop", ["stop", "crash"])
+async def test_hof_01_a_hand_off_survives_a_restart(
+    make_queue: MakeQueue, clock: FakeQueueClock, stop: str
+) -> None:
+    """S9.1: recovery leaves a handed-off task as it is; the report afterwards completes it, without a new start."""
+    queue, handler = make_queue(), HandsOff()
+    task_id = await handed_off(queue, handler, retry_policy=TWICE)
+    before = await stored(queue, task_id)
+    if stop == "stop":
+        await queue.close()
+    else:
+        await crash(queue)
+    clock.advance(HOUR)
+    again = make_queue()
+    again.register(Work, handler, retry_policy=TWICE)
+    await again.start()
+    await run_until_idle(again)
+    assert await stored(again, task_id) == before
+    assert [task.id for task in await again.hand_offs()] == [task_id]
+    assert await again.complete_hand_off(task_id, reference=f"{task_id}:1") is True
+    assert (await stored(again, task_id)).status is TaskStatus.COMPLETED
+    assert handler.references == [f"{task_id}:1"]
+
+
+@pytest.mark.asyncio
+async def test_hof_01_a_report_through_an_idle_queue(make_queue: MakeQueue) -> None:
+    """S9.2, S13.6: an idle queue takes the consumer claim for the report; a second consumer is refused."""
+    queue, handler = make_queue(), HandsOff()
+    task_id = await handed_off(queue, handler)
+    idle = make_queue()
+    with pytest.raises(QueueInUseError):
+        await idle.complete_hand_off(task_id, reference=f"{task_id}:1")
+    await queue.stop()
+    assert await idle.complete_hand_off(task_id, reference=f"{task_id}:1", result=5) is True
+    assert (await stored(queue, task_id)).result == 5
     await queue.start()
-    await run_until_idle(queue)
-
-    await queue.fail_hand_off(task_id, "no paper", reference=f"{task_id}:1")
-
-    assert [(type(error), str(error)) for error in seen] == [(HandOffError, "no paper")]
-    assert (await record(queue, task_id)).status is TaskStatus.FAILED
 
 
 @pytest.mark.asyncio
-async def test_hof_01_the_same_report_twice_changes_nothing(make_queue: MakeQueue) -> None:
-    """S9.3: the second one, whatever it says, returns False; the record stays as it is."""
+async def test_hof_01_a_second_report_changes_nothing(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S9.3: until a new attempt has begun a further report with the reference returns False; then it is refused."""
+    queue, handler = make_queue(), HandsOff()
+    first = await handed_off(queue, handler, retry_policy=TWICE)
+    reference = f"{first}:1"
+    assert await queue.complete_hand_off(first, reference=reference, result=1) is True
+    done = await stored(queue, first)
+    assert await queue.complete_hand_off(first, reference=reference, result=2) is False
+    assert await queue.fail_hand_off(first, "late", reference=reference) is False
+    assert await stored(queue, first) == done
+
+    second = await queue.enqueue(Work(2))
+    await run_until_idle(queue)
+    assert await queue.fail_hand_off(second, "broken", reference=f"{second}:1") is True
+    assert await queue.fail_hand_off(second, "broken", reference=f"{second}:1") is False
+    assert await queue.complete_hand_off(second, reference=f"{second}:1") is False
+    assert (await stored(queue, second)).status is TaskStatus.RETRY_SCHEDULED
+    clock.advance(SECOND)
+    await run_until_idle(queue)
+    with pytest.raises(HandOffError, match="another reference"):
+        await queue.complete_hand_off(second, reference=f"{second}:1")
+    assert await queue.complete_hand_off(second, reference=f"{second}:2") is True
+
+
+@pytest.mark.asyncio
+async def test_a_report_after_cancel_returns_false(make_queue: MakeQueue) -> None:
+    """S13.10: a cancelled hand-off is cancelled at once, and the late report changes nothing."""
     queue = make_queue()
-    task_id = await handed_off(queue)
-    reference = f"{task_id}:1"
-    await queue.complete_hand_off(task_id, reference=reference, result=1)
-    ended = await record(queue, task_id)
-
-    assert await queue.complete_hand_off(task_id, reference=reference, result=2) is False
-    assert await queue.fail_hand_off(task_id, "late", reference=reference) is False
-    assert await record(queue, task_id) == ended
+    task_id = await handed_off(queue, HandsOff())
+    await queue.cancel(task_id)
+    assert (await stored(queue, task_id)).status is TaskStatus.CANCELLED
+    assert await queue.complete_hand_off(task_id, reference=f"{task_id}:1", result=1) is False
+    assert (await stored(queue, task_id)).status is TaskStatus.CANCELLED
 
 
 @pytest.mark.asyncio
-async def test_a_report_that_does_not_fit_is_refused(make_queue: MakeQueue) -> None:
-    """S9.3: unknown ids, other references and tasks that are not handed off are errors, and nothing changes."""
-    queue = make_queue()
-    task_id = await handed_off(queue)
-    queue.register(Other, succeed)
-    plain = await queue.enqueue(Other())
-    await queue.wait(plain)
-
-    with pytest.raises(TaskNotFoundError):
-        await queue.complete_hand_off("nobody", reference="r")
-    with pytest.raises(HandOffError):
-        await queue.complete_hand_off(task_id, reference="another")
-    with pytest.raises(HandOffError):
-        await queue.fail_hand_off(plain, "x", reference="r")
-    assert (await record(queue, task_id)).status is TaskStatus.RUNNING
-
-
-@pytest.mark.asyncio
-async def test_hof_01_a_hand_off_survives_a_crash(make_queue: MakeQueue) -> None:
-    """S9.1, S7.1: recovery leaves it alone; the report after the restart completes it without another start."""
-    first = make_queue()
-    task_id = await handed_off(first)
-    before = await record(first, task_id)
-    await crash(first)
-
-    second = make_queue()
-    starts: list[int] = []
-    second.register(Work, lambda task, context: starts.append(context.attempt))
-    await second.start()
-    await run_until_idle(second)
-
-    assert await record(second, task_id) == before
-    assert [task.id for task in await second.hand_offs()] == [task_id]
-    assert await second.complete_hand_off(task_id, reference=f"{task_id}:1", result=5)
-    assert (await record(second, task_id)).result == 5
-    assert starts == []
-
-
-@pytest.mark.asyncio
-async def test_open_hand_offs_are_listed(make_queue: MakeQueue) -> None:
-    """S9.4: hand_offs lists those without a report, oldest first; running handlers are not among them."""
-    queue = make_queue(max_concurrent_tasks=3)
-    queue.register(Work, hand_off)
-    held = asyncio.Event()
-
-    async def busy(task: Other, context: TaskContext) -> None:
-        await held.wait()
-
-    queue.register(Other, busy)
-    ids = await queue.enqueue_all([Work(1), Work(2), Work(3)])
-    running = await queue.enqueue(Other())
-    with collect_events(queue, TaskHandedOff) as events:
-        await queue.start()
-        while len(events) < len(ids):
-            await after_the_storage(queue)
-    await queue.complete_hand_off(ids[1], reference=f"{ids[1]}:1")
-
-    assert [task.id for task in await queue.hand_offs()] == [ids[0], ids[2]]
-    held.set()
-    await queue.wait(running)
-
-
-@pytest.mark.asyncio
-async def test_a_deadline_fails_the_attempt(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
-    """S9.4: at the deadline the attempt fails with HandOffExpiredError and is retried; a report in time is in time."""
-    queue = make_queue()
-
-    async def handler(task: Work, context: TaskContext) -> None:
-        context.hand_off(deadline=clock.now() + SECOND)
-
-    queue.register(Work, handler)
-    late = await queue.enqueue(Work(1), retry_policy=TWICE)
-    punctual = await queue.enqueue(Work(2))
-    await queue.start()
+async def test_a_late_report_after_retry_is_refused_once_it_has_started(make_queue: MakeQueue) -> None:
+    """S9.3: the reference of an earlier attempt ends with the next claim, also after retry."""
+    queue, handler = make_queue(), HandsOff()
+    task_id = await handed_off(queue, handler)
+    await queue.cancel(task_id)
+    await queue.pause()
+    await queue.retry(task_id)
+    assert await queue.complete_hand_off(task_id, reference=f"{task_id}:1") is False
+    await queue.resume()
     await run_until_idle(queue)
-    assert await queue.complete_hand_off(punctual, reference=f"{punctual}:1")
-
-    clock.advance(SECOND - timedelta(microseconds=1))
-    await run_until_idle(queue)
-    assert (await record(queue, late)).status is TaskStatus.RUNNING
-    clock.advance(timedelta(microseconds=1))
-    await run_until_idle(queue)
-
-    task = await record(queue, late)
-    assert task.status is TaskStatus.RETRY_SCHEDULED
-    assert task.last_failure is not None
-    assert task.last_failure.error_type == "HandOffExpiredError"
-    assert (await record(queue, punctual)).status is TaskStatus.COMPLETED
+    assert handler.references == [f"{task_id}:1"] * 2
 
 
 @pytest.mark.asyncio
-async def test_a_deadline_outlives_a_crash(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
-    """S9.4: a deadline that passed while nobody was there is noticed by the next start."""
-    first = make_queue()
-
-    async def handler(task: Work, context: TaskContext) -> None:
-        context.hand_off("ticket", deadline=clock.now() + SECOND)
-
-    first.register(Work, handler)
-    task_id = await first.enqueue(Work(1))
-    await first.start()
-    await run_until_idle(first)
-    await crash(first)
-    clock.advance(2 * SECOND)
-
-    second = make_queue()
-    second.register(Work, handler)
-    await second.start()
-
-    assert (await second.wait(task_id)).status is TaskStatus.FAILED
+async def test_reports_that_do_not_fit_are_refused(make_queue: MakeQueue) -> None:
+    """S9.3: an unknown id, a task that is not handed off and a wrong reference each have their error."""
+    queue, handler = make_queue(), HandsOff("right")
+    queue.register(Other, lambda task, context: None)
+    plain = await queue.enqueue(Other(), delay=HOUR)
+    ended = await queue.enqueue(Other())
+    task_id = await handed_off(queue, handler)
+    before = await queue.get_tasks()
+    for report in (
+        lambda i, r: queue.complete_hand_off(i, reference=r),
+        lambda i, r: queue.fail_hand_off(i, "x", reference=r),
+    ):
+        with pytest.raises(TaskNotFoundError):
+            await report("unknown", "right")
+        for other in (plain, ended):
+            with pytest.raises(HandOffError, match="not handed off"):
+                await report(other, "right")
+        with pytest.raises(HandOffError, match="another reference") as caught:
+            await report(task_id, "wr0ng")
+        assert "right" not in str(caught.value)
+        assert "wr0ng" not in str(caught.value)
+        for bad in ("", " ", "a\0b", "\ud800"):
+            with pytest.raises(ValueError, match="reference"):
+                await report(task_id, bad)
+    with pytest.raises(TypeError, match="error must be"):
+        await queue.fail_hand_off(task_id, 5, reference="right")  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(PayloadError):
+        await queue.complete_hand_off(task_id, reference="right", result=object())
+    assert await queue.get_tasks() == before
 
 
 @pytest.mark.asyncio
 async def test_a_handler_that_raises_voids_its_hand_off(make_queue: MakeQueue) -> None:
-    """S9.1: the task fails like any other, and has no reference."""
+    """S9.1: the attempt has failed, no reference is stored and a report is refused."""
     queue = make_queue()
 
-    async def handler(task: Work, context: TaskContext) -> None:
-        context.hand_off("ticket")
-        raise ValueError("after all")
+    async def break_off(task: Work, context: TaskContext) -> None:
+        context.hand_off("ref")
+        raise OSError
 
-    queue.register(Work, handler)
+    queue.register(Work, break_off)
     task_id = await queue.enqueue(Work())
     await queue.start()
-
-    ended = await queue.wait(task_id)
-    assert ended.status is TaskStatus.FAILED
-    assert ended.hand_off_reference is None
-
-
-@pytest.mark.asyncio
-async def test_cancelling_ends_a_hand_off_at_once(make_queue: MakeQueue) -> None:
-    """S6.1, S13.10: it is cancelled with its dependents, and a later report returns False."""
-    queue = make_queue()
-    task_id = await handed_off(queue)
-    child = await queue.enqueue(Work(2), depends_on=[task_id])
-
-    await queue.cancel(task_id)
-
-    assert (await record(queue, task_id)).status is TaskStatus.CANCELLED
-    assert (await record(queue, child)).status is TaskStatus.CANCELLED
-    assert await queue.complete_hand_off(task_id, reference=f"{task_id}:1") is False
+    task = await queue.wait(task_id)
+    assert (task.status, task.hand_off_reference) == (TaskStatus.FAILED, None)
+    with pytest.raises(HandOffError, match="not handed off"):
+        await queue.complete_hand_off(task_id, reference="ref")
 
 
 @pytest.mark.asyncio
-async def test_hof_01_an_early_report_waits_for_the_handler(make_queue: MakeQueue) -> None:
-    """S9.2, S13.10: it returns when the handler has returned, completes the task once, and is not lost."""
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda context: [context.hand_off("a"), context.hand_off("b")],
+        lambda context: context.hand_off(""),
+        lambda context: context.hand_off("a\0"),
+        lambda context: context.hand_off("a", deadline=context.naive),
+        lambda context: context.hand_off(5),
+    ],
+)
+async def test_a_hand_off_that_cannot_be_is_refused_in_the_handler(
+    make_queue: MakeQueue, clock: FakeQueueClock, call: Any
+) -> None:
+    """S9.1: a second hand-off, an unusable reference or a naive deadline fails the attempt with the error."""
     queue = make_queue()
-    referred, released = asyncio.Event(), asyncio.Event()
 
-    async def handler(task: Work, context: TaskContext) -> None:
-        context.hand_off("ticket")
-        referred.set()
-        await released.wait()
+    async def try_it(task: Work, context: Any) -> None:
+        context.naive = clock.now().replace(tzinfo=None)
+        call(context)
 
-    queue.register(Work, handler)
-    with collect_events(queue, TaskCompleted, TaskHandedOff) as events:
-        task_id = await queue.enqueue(Work())
-        await queue.start()
-        await referred.wait()
-        report = asyncio.create_task(queue.complete_hand_off(task_id, reference="ticket", result=5))
-        await after_the_storage(queue)
-        assert not report.done()
-        assert await queue.complete_hand_off(task_id, reference="ticket", result=6) is False
-        released.set()
-
-        assert await report is True
-        assert (await record(queue, task_id)).result == 5
-        assert [type(event) for event in events] == [TaskCompleted]
-
-
-@pytest.mark.asyncio
-async def test_an_early_report_of_a_handler_that_raises_is_refused(make_queue: MakeQueue) -> None:
-    """S13.10: the waiting report gets HandOffError, and the attempt fails by what the handler raised."""
-    queue = make_queue()
-    referred, released = asyncio.Event(), asyncio.Event()
-
-    async def handler(task: Work, context: TaskContext) -> None:
-        context.hand_off("ticket")
-        referred.set()
-        await released.wait()
-        raise ValueError("after all")
-
-    queue.register(Work, handler)
+    queue.register(Work, try_it)
     task_id = await queue.enqueue(Work())
     await queue.start()
-    await referred.wait()
-    report = asyncio.create_task(queue.complete_hand_off(task_id, reference="ticket"))
-    await after_the_storage(queue)
-    released.set()
-
-    with pytest.raises(HandOffError):
-        await report
     assert (await queue.wait(task_id)).status is TaskStatus.FAILED
 
 
 @pytest.mark.asyncio
-async def test_a_report_from_inside_the_handler_returns_at_once(make_queue: MakeQueue) -> None:
-    """S13.10: it returns True and counts when the handler returns."""
-    queue = make_queue()
-    answers: list[bool] = []
+async def test_an_attempt_that_has_ended_cannot_be_handed_off(make_queue: MakeQueue) -> None:
+    """S9.1: a context kept beyond its handler refuses."""
+    queue, contexts = make_queue(), []
 
-    async def handler(task: Work, context: TaskContext) -> None:
-        reference = context.hand_off()
-        answers.append(await queue.complete_hand_off(context.task_id, reference=reference, result="inside"))
+    async def keep(task: Work, context: TaskContext) -> None:
+        contexts.append(context)
 
-    queue.register(Work, handler)
+    queue.register(Work, keep)
     task_id = await queue.enqueue(Work())
     await queue.start()
-
-    assert (await queue.wait(task_id)).result == "inside"
-    assert answers == [True]
+    await queue.wait(task_id)
+    with pytest.raises(HandOffError, match="has ended"):
+        contexts[0].hand_off()
 
 
 @pytest.mark.asyncio
-async def test_a_hand_off_with_a_cancel_request_pending_is_cancelled(make_queue: MakeQueue) -> None:
-    """S13.10: nobody would stop the outside work any more."""
+async def test_a_plain_function_hands_off(make_queue: MakeQueue) -> None:
+    """S9.1: a handler in a thread hands off like a coroutine."""
     queue = make_queue()
-    began, released = asyncio.Event(), asyncio.Event()
-
-    async def handler(task: Work, context: TaskContext) -> None:
-        began.set()
-        await released.wait()
-        context.hand_off("ticket")
-
-    queue.register(Work, handler)
+    queue.register(Work, lambda task, context: context.hand_off("t"))
     task_id = await queue.enqueue(Work())
     await queue.start()
-    await began.wait()
-    await queue.cancel(task_id)
-    released.set()
-
-    assert (await queue.wait(task_id)).status is TaskStatus.CANCELLED
+    await run_until_idle(queue)
+    assert await queue.complete_hand_off(task_id, reference="t", result=3) is True
+    assert (await stored(queue, task_id)).result == 3
 
 
 @pytest.mark.asyncio
-async def test_an_idle_queue_can_report(make_queue: MakeQueue) -> None:
-    """S13.6: a queue that is not started takes the consumer claim for the call."""
-    first = make_queue()
-    task_id = await handed_off(first)
-    await first.stop()
+async def test_hand_offs_lists_the_open_ones(make_queue: MakeQueue) -> None:
+    """S9.4: oldest first; what is reported, runs in a slot or was cancelled is not among them."""
+    queue, handler = make_queue(max_concurrent_tasks=3), HandsOff()
+    gate = asyncio.Event()
 
-    assert await make_queue().complete_hand_off(task_id, reference=f"{task_id}:1", result=1)
-    assert (await record(first, task_id)).status is TaskStatus.COMPLETED
+    async def wait(task: Other, context: TaskContext) -> None:
+        context.hand_off("soon")
+        await gate.wait()
+
+    queue.register(Other, wait)
+    first = await handed_off(queue, handler)
+    ids = [await queue.enqueue(Work(n)) for n in range(3)]
+    await run_until_idle(queue)
+    with queue.subscribe(TaskStarted) as starts:
+        soon = await queue.enqueue(Other())
+        await anext(starts)
+    assert [task.id for task in await queue.hand_offs()] == [first, *ids]
+    await queue.complete_hand_off(ids[0], reference=f"{ids[0]}:1")
+    await queue.cancel(ids[1])
+    assert [task.id for task in await queue.hand_offs()] == [first, ids[2]]
+    gate.set()
+    await run_until_idle(queue)
+    assert [task.id for task in await queue.hand_offs()] == [first, ids[2], soon]
+
+
+@pytest.mark.asyncio
+async def test_hof_01_a_hand_off_does_not_expire(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S8.1: expires_at passes while the task is handed off: it has started, and stays."""
+    queue, handler = make_queue(), HandsOff("r")
+    queue.register(Work, handler)
+    task_id = await queue.enqueue(Work(), expires_in=SECOND)
+    await queue.start()
+    await run_until_idle(queue)
+    clock.advance(HOUR)
+    await run_until_idle(queue)
+    assert await queue.complete_hand_off(task_id, reference="r") is True
+
+
+@pytest.mark.asyncio
+async def test_hof_01_a_crash_before_the_hand_off_is_stored(make_queue: MakeQueue) -> None:
+    """S9.3: the task is recovered as interrupted; a report of the lost attempt is refused once a new one runs."""
+    queue, gate = make_queue(), asyncio.Event()
+
+    async def work(task: Work, context: TaskContext) -> None:
+        context.hand_off()
+        if context.attempt == 1:
+            await gate.wait()
+
+    retries = RetryPolicy.fixed(max_attempts=2, delay=timedelta(0))
+    queue.register(Work, work, retry_policy=retries)
+    task_id = await queue.enqueue(Work())
+    with queue.subscribe(TaskStarted) as starts:
+        await queue.start()
+        await anext(starts)
+    await settle()
+    await crash(queue)
+    again = make_queue()
+    again.register(Work, work, retry_policy=retries)
+    await again.start()
+    await run_until_idle(again)
+    with pytest.raises(HandOffError, match="another reference"):
+        await again.complete_hand_off(task_id, reference=f"{task_id}:1")
+    assert await again.complete_hand_off(task_id, reference=f"{task_id}:2") is True
