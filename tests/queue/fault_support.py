@@ -85,6 +85,16 @@ class RefusingThirteen(ThirteenMethodStorage):
             raise StorageError("a record was refused")
 
 
+def ends_of(task_id: str) -> Refusal:
+    """Refuse the completion of a task."""
+    return lambda task: task.id == task_id and task.status is TaskStatus.COMPLETED
+
+
+def starts_of(task_id: str) -> Refusal:
+    """Refuse the claim of a task."""
+    return lambda task: task.id == task_id and task.status is TaskStatus.RUNNING
+
+
 REFUSING = [RefusingMemory, DefaultHead, RefusingThirteen]
 
 

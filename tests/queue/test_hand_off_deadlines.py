@@ -83,3 +83,18 @@ async def test_a_deadline_is_not_lost_to_a_step_that_began_before_it(make_queue:
             clock.stand()
             clock.advance(SECOND)
             assert (await anext(events)).task_id == task_id
+
+
+@pytest.mark.asyncio
+async def test_a_deadline_that_passed_while_nobody_was_there(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S9.4: the next start notices it."""
+    queue, handler = make_queue(), HandsOff(deadline=clock.now() + SECOND)
+    task_id = await handed_off(queue, handler)
+    await queue.close()
+    clock.advance(2 * SECOND)
+    again = make_queue()
+    again.register(Work, handler)
+    await again.start()
+    task = await again.wait(task_id)
+    assert task.last_failure is not None
+    assert (task.status, task.last_failure.error_type) == (TaskStatus.FAILED, "HandOffExpiredError")

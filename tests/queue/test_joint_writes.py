@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -15,7 +14,6 @@ from durable_queue import (
     QueueStorageFailure,
     RetryPolicy,
     StorageError,
-    StoredTask,
     TaskCancelled,
     TaskCompleted,
     TaskContext,
@@ -33,6 +31,8 @@ from tests.queue.fault_support import (
     OneHead,
     RefusingMemory,
     RefusingThirteen,
+    ends_of,
+    starts_of,
     status_of,
     time_goes_on,
 )
@@ -46,16 +46,6 @@ once = pytest.mark.parametrize("storage", ["memory"], indirect=True)
 """For tests that bring their storage along."""
 
 kinds = pytest.mark.parametrize("kind", REFUSING)
-
-
-def ends_of(task_id: str) -> Callable[[StoredTask], bool]:
-    """Refuse the outcome of a task."""
-    return lambda task: task.id == task_id and task.status is TaskStatus.COMPLETED
-
-
-def starts_of(task_id: str) -> Callable[[StoredTask], bool]:
-    """Refuse the claim of a task."""
-    return lambda task: task.id == task_id and task.status is TaskStatus.RUNNING
 
 
 async def fail_often(failures: object, clock: FakeQueueClock, times: int) -> None:
