@@ -287,8 +287,11 @@ async def test_mem_02_finished_tasks_and_waits_leave_nothing_behind(make_queue: 
 
     await round_of_work()
     second = await round_of_work()
-    assert [await round_of_work() for _ in range(3)] == [second] * 3
+    later = [await round_of_work() for _ in range(3)]
     release.set()
+
+    # Fewer when something of an earlier test has gone meanwhile.
+    assert max(later) <= second
     await queue.wait(blocked)
 
 
