@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durable_queue._core import transitions
+from durable_queue._core.ends import put_ended
 from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, GetGroup, Plan, get_task
 from durable_queue._core.settlement import settle
 from durable_queue.errors import TaskNotFoundError
-from durable_queue.events import TaskCancelled
 from durable_queue.tasks import StoredTask, TaskStatus
 
 
@@ -48,12 +48,7 @@ def _cancel_all(plan: Plan, tasks: Sequence[StoredTask]) -> Decision[list[str]]:
             if not task.cancel_requested:
                 plan.put(transitions.request_cancel(task, plan.now))
         elif not task.status.is_terminal:
-            record = transitions.cancel(task, plan.now)
-            plan.put(record)
-            plan.events.append(
-                TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=record.last_failure)
-            )
-            ended.append(record)
+            ended.append(put_ended(plan, transitions.cancel(task, plan.now)))
         if index % BREATHE_EVERY == 0:
             yield Breathe()
     yield from settle(plan, ended)

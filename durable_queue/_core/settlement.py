@@ -13,6 +13,7 @@ from typing import TypeAlias
 import attrs
 
 from durable_queue._core import transitions
+from durable_queue._core.ends import put_ended
 from durable_queue._core.failures import dependency_failure, is_dependency_failure
 from durable_queue._core.ordering import is_expired
 from durable_queue._core.plan import (
@@ -24,7 +25,6 @@ from durable_queue._core.plan import (
     GetWaitingDependents,
     Plan,
 )
-from durable_queue.events import TaskCancelled, TaskFailed
 from durable_queue.tasks import DependencyFailurePolicy, StoredTask, TaskStatus
 
 EDGES_PER_SLICE = 1000
@@ -113,28 +113,13 @@ def end_blocked(plan: Plan, task: StoredTask, verdict: Blocked, *, new: bool = F
         task, blocking=verdict.by, status=verdict.fact.status, cause=verdict.fact.cause, at=plan.now
     )
     if task.on_dependency_failure is DependencyFailurePolicy.FAIL:
-        ended = transitions.fail(task, failure, plan.now)
-        plan.put(ended, new=new)
-        plan.events.append(
-            TaskFailed(
-                task_id=task.id, task_type=task.type, at=plan.now, attempt=task.attempts, failure=failure
-            )
-        )
-    else:
-        ended = transitions.cancel(task, plan.now, failure)
-        plan.put(ended, new=new)
-        plan.events.append(TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=failure))
-    return ended
+        return put_ended(plan, transitions.fail(task, failure, plan.now), new=new)
+    return put_ended(plan, transitions.cancel(task, plan.now, failure), new=new)
 
 
 def end_expired(plan: Plan, task: StoredTask) -> StoredTask:
     """Cancel a task that has not started in time, and announce it (S8.1)."""
-    ended = transitions.expire(task, plan.now)
-    plan.put(ended)
-    plan.events.append(
-        TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=ended.last_failure)
-    )
-    return ended
+    return put_ended(plan, transitions.expire(task, plan.now))
 
 
 def settle(plan: Plan, finished: Sequence[StoredTask], *, alone: bool = False) -> Decision[None]:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from durable_queue._core import transitions
+from durable_queue._core.ends import put_ended
 from durable_queue._core.failures import cancelled_failure, interrupted_failure
 from durable_queue._core.plan import Plan
 from durable_queue.clock import LONGEST_WAIT, later
 from durable_queue.events import (
-    TaskCancelled,
-    TaskCompleted,
-    TaskFailed,
     TaskHandedOff,
     TaskRetryScheduled,
 )
@@ -47,17 +45,7 @@ def conclude(
 
 def _complete(plan: Plan, task: StoredTask, outcome: Completed) -> StoredTask:
     record = transitions.complete(task, outcome.result_text, plan.now)
-    plan.put(record)
-    plan.events.append(
-        TaskCompleted(
-            task_id=task.id,
-            task_type=task.type,
-            at=plan.now,
-            attempt=task.attempts,
-            duration=outcome.duration,
-        )
-    )
-    return record
+    return put_ended(plan, record, duration=outcome.duration)
 
 
 def _fail(plan: Plan, task: StoredTask, outcome: Failed, random_fraction: Callable[[], float]) -> StoredTask:
@@ -68,19 +56,7 @@ def _fail(plan: Plan, task: StoredTask, outcome: Failed, random_fraction: Callab
         if delay is None:
             delay = task.retry_policy.delay_after(task.attempts, random_fraction)
         return _retry(plan, task, outcome.failure, delay, outcome.duration)
-    record = transitions.fail(task, outcome.failure, plan.now)
-    plan.put(record)
-    plan.events.append(
-        TaskFailed(
-            task_id=task.id,
-            task_type=task.type,
-            at=plan.now,
-            attempt=task.attempts,
-            failure=outcome.failure,
-            duration=outcome.duration,
-        )
-    )
-    return record
+    return put_ended(plan, transitions.fail(task, outcome.failure, plan.now), duration=outcome.duration)
 
 
 def _retry(
@@ -156,7 +132,4 @@ def _interrupt(
 
 
 def _cancel(plan: Plan, task: StoredTask, failure: TaskFailure) -> StoredTask:
-    record = transitions.cancel(task, plan.now, failure)
-    plan.put(record)
-    plan.events.append(TaskCancelled(task_id=task.id, task_type=task.type, at=plan.now, failure=failure))
-    return record
+    return put_ended(plan, transitions.cancel(task, plan.now, failure))
