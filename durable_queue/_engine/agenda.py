@@ -71,6 +71,8 @@ class Agenda:
         self.expiries = False
         self._due_known = self._expiry_known = False
         self._nothing_ready_at = self._nothing_expired_at = None
+        # Not only when the queue becomes idle, which it may never do.
+        self.arm_poll()
 
     def end(self) -> None:
         """Disarm everything; the queue has stopped."""
