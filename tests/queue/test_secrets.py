@@ -62,7 +62,7 @@ def heard(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield texts
-    texts += [f"{record.getMessage()} {record.exc_text or ''} {record.args}" for record in caplog.records]
+    texts += [f"{record.getMessage()} {record.exc_text or ''} {record.args}" for record in caplog.get_records("call")]
     texts += [str(warning.message) for warning in caught]
     texts += capfd.readouterr()
     assert [text for text in texts if TOKEN in text] == []
