@@ -129,7 +129,11 @@ async def test_what_another_process_enqueues_starts_within_a_second(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("delay", [None, HOUR])
 async def test_a_foreign_task_is_noticed_by_its_own_time(
-    clock: FakeQueueClock, consumer: DurableQueue, elsewhere: DurableQueue, notes: Notes, delay: timedelta | None
+    clock: FakeQueueClock,
+    consumer: DurableQueue,
+    elsewhere: DurableQueue,
+    notes: Notes,
+    delay: timedelta | None,
 ) -> None:
     """S7.9: due at once or later, in the middle of a longer wait of the consumer."""
     await consumer.enqueue(Work(1), delay=10 * HOUR)
@@ -436,7 +440,9 @@ async def test_sto_02_a_real_fault_of_the_file(file: Path, clock: FakeQueueClock
             await anext(began)
         other = None
         if injector == "locked":
-            await on_connection(storage, lambda database: database.execute("PRAGMA busy_timeout = 1").fetchall())
+            await on_connection(
+                storage, lambda database: database.execute("PRAGMA busy_timeout = 1").fetchall()
+            )
             other = lock(file)
         else:
             await on_connection(storage, _allow_no_more_pages)
@@ -449,12 +455,16 @@ async def test_sto_02_a_real_fault_of_the_file(file: Path, clock: FakeQueueClock
             other.execute("COMMIT")
             other.close()
         else:
-            await on_connection(storage, lambda database: database.execute("PRAGMA max_page_count = 100000").fetchall())
+            await on_connection(
+                storage, lambda database: database.execute("PRAGMA max_page_count = 100000").fetchall()
+            )
         for task_id in ids:
             assert (await _until_answered(queue.wait(task_id), clock)).status is TaskStatus.COMPLETED
         assert sorted(starts) == list(range(12))
         assert len(await queue.get_tasks()) == 12
-        checked = await on_connection(storage, lambda database: database.execute("PRAGMA integrity_check").fetchall())
+        checked = await on_connection(
+            storage, lambda database: database.execute("PRAGMA integrity_check").fetchall()
+        )
         assert checked == [("ok",)]
         await queue.close()
 

@@ -99,7 +99,9 @@ REFUSING = [RefusingMemory, DefaultHead, RefusingThirteen]
 
 
 @asynccontextmanager
-async def time_goes_on(queue: DurableQueue, clock: FakeQueueClock) -> AsyncIterator[list[QueueStorageFailure]]:
+async def time_goes_on(
+    queue: DurableQueue, clock: FakeQueueClock
+) -> AsyncIterator[list[QueueStorageFailure]]:
     """Let a second pass after every failure of the storage, while a block runs; collects the failures."""
     failures: list[QueueStorageFailure] = []
 

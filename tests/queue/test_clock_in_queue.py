@@ -83,7 +83,9 @@ async def test_the_clamp_touches_nothing_else(make_queue: MakeQueue, clock: Fake
 
 
 @pytest.mark.asyncio
-async def test_a_refused_enqueue_does_not_move_created_at(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+async def test_a_refused_enqueue_does_not_move_created_at(
+    make_queue: MakeQueue, clock: FakeQueueClock
+) -> None:
     """S1.9: what was never enqueued has no created_at that later tasks would have to keep."""
     queue, begin = make_queue(), clock.now()
     queue.register(Work, no_op)

@@ -408,7 +408,11 @@ async def test_an_expiry_that_has_become_moot_disturbs_nothing(
     queue.register(Work, no_op)
     await queue.start()
     task_id = await queue.enqueue(Work(), expires_in=SECOND, delay=HOUR if end != "complete" else None)
-    verb: dict[str, Callable[[str], Any]] = {"cancel": queue.cancel, "delete": queue.cancel, "complete": queue.wait}
+    verb: dict[str, Callable[[str], Any]] = {
+        "cancel": queue.cancel,
+        "delete": queue.cancel,
+        "complete": queue.wait,
+    }
     await verb[end](task_id)
     if end == "delete":
         await queue.delete(task_id)

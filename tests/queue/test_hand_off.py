@@ -45,7 +45,9 @@ async def test_a_handed_off_task_stays_running_and_holds_no_slot(make_queue: Mak
         task_id = await handed_off(queue, handler)
         await queue.wait(await queue.enqueue(Other(5)))
         handed = [event for event in events if isinstance(event, TaskHandedOff)]
-        assert [(event.task_id, event.attempt, event.reference) for event in handed] == [(task_id, 1, "job-7")]
+        assert [(event.task_id, event.attempt, event.reference) for event in handed] == [
+            (task_id, 1, "job-7")
+        ]
     task = await stored(queue, task_id)
     assert (task.status, task.hand_off_reference, task.attempts) == (TaskStatus.RUNNING, "job-7", 1)
     assert (task.result, seen, handler.references) == (None, [5], ["job-7"])

@@ -86,7 +86,9 @@ async def test_a_deadline_is_not_lost_to_a_step_that_began_before_it(make_queue:
 
 
 @pytest.mark.asyncio
-async def test_a_deadline_that_passed_while_nobody_was_there(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+async def test_a_deadline_that_passed_while_nobody_was_there(
+    make_queue: MakeQueue, clock: FakeQueueClock
+) -> None:
     """S9.4: the next start notices it."""
     queue, handler = make_queue(), HandsOff(deadline=clock.now() + SECOND)
     task_id = await handed_off(queue, handler)

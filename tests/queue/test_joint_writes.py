@@ -406,5 +406,3 @@ async def test_a_failed_outcome_that_is_refused_keeps_its_retry(
     task = await queue.get_task(task_id)
     assert task is not None
     assert (task.status, task.attempts, task.next_attempt_at) == (TaskStatus.RETRY_SCHEDULED, 1, began + HOUR)
-
-

@@ -62,7 +62,10 @@ def heard(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield texts
-    texts += [f"{record.getMessage()} {record.exc_text or ''} {record.args}" for record in caplog.get_records("call")]
+    texts += [
+        f"{record.getMessage()} {record.exc_text or ''} {record.args}"
+        for record in caplog.get_records("call")
+    ]
     texts += [str(warning.message) for warning in caught]
     texts += capfd.readouterr()
     assert [text for text in texts if TOKEN in text] == []
@@ -108,7 +111,9 @@ async def test_sec_03_a_life_of_secrets(
     queue.register(Work, plain)
     with collect_events(queue) as events:
         ids = [
-            await queue.enqueue(Anything(SECRET), deduplication_key=TOKEN, idempotency_key=TOKEN, group=TOKEN),
+            await queue.enqueue(
+                Anything(SECRET), deduplication_key=TOKEN, idempotency_key=TOKEN, group=TOKEN
+            ),
             await queue.enqueue(Anything(SECRET), delay=HOUR, group=TOKEN),
         ]
         outside = await queue.enqueue(Work())

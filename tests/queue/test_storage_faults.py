@@ -173,7 +173,9 @@ async def test_sto_02_an_outage_of_ten_seconds(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("verb", ["enqueue", "enqueue_all", "enqueue_graph", "cancel", "retry", "delete", "purge"])
+@pytest.mark.parametrize(
+    "verb", ["enqueue", "enqueue_all", "enqueue_graph", "cancel", "retry", "delete", "purge"]
+)
 async def test_a_public_call_that_reaches_the_failing_storage_raises(
     make_queue: MakeQueue, storage: QueueStorage, verb: str
 ) -> None:
