@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import sys
 import threading
@@ -33,6 +35,7 @@ class Printer:
             try:
                 print(line, flush=True)
             except (OSError, ValueError):
+                _silence()
                 return
 
 
@@ -41,3 +44,11 @@ def make_encodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _silence() -> None:
+    # What is left in the buffer would fail once more when the interpreter flushes it at its end, and change the status.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ class Running:
         self._watchdog.cancel()
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdout, self.process.stderr):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
 
@@ -87,7 +88,11 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {**os.environ, "PYTHONPATH": str(Path(durable_queue.__file__).parents[1])}
+        # The command flushes its lines by itself, and is not compiled anew for every test.
+        for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+            self.environment.pop(name, None)
         self._started: list[Running] = []
+        self._fifos: list[Fifo] = []
 
     def write(self, jobs: str, name: str = "jobs.toml") -> None:
         """Write a jobs file."""
@@ -99,7 +104,7 @@ class Bench:
             [sys.executable, "-W", "error", "-m", "durable_queue", *arguments],
             cwd=self.folder,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
@@ -125,30 +130,56 @@ class Bench:
         except OSError:
             return False
 
+    @staticmethod
+    def ends(pid: int) -> bool:
+        """Wait for the end of a process that may be dying, and return whether it came."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([descriptor], [], [], LONGEST)[0])
+        finally:
+            os.close(descriptor)
+
     def fifo(self, name: str) -> Fifo:
         """Make a FIFO for the jobs."""
-        return Fifo(self.folder / name)
+        fifo = Fifo(self.folder / name)
+        self._fifos.append(fifo)
+        return fifo
 
     def close(self) -> None:
         """Kill every run that is left."""
         for running in self._started:
             running.close()
+        for fifo in self._fifos:
+            fifo.close()
 
 
 class Fifo:
-    """Where a job and a test wait for each other: `take` for the job's ``echo > NAME``, `give` for its ``read``."""
+    """How a job and a test wait for each other: `take` for the job's ``echo > NAME``, `give` for its ``read``."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
-        self._path = path
+        # Open at both ends, so that neither opening nor writing waits for the other side.
+        self._end = os.open(path, os.O_RDWR)
 
     def take(self) -> str:
-        """Wait for a job to write, and return what it wrote."""
-        return self._path.read_text().strip()
+        """Wait for a job to write a line, and return it."""
+        line = b""
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([self._end], [], [], LONGEST)
+            assert readable, "no job has written"
+            line += os.read(self._end, 1)
+        return line.decode().strip()
 
     def give(self) -> None:
-        """Wait for a job to read, and let it go on."""
-        self._path.write_text("go\n")
+        """Let a job go on that waits for it, now or later."""
+        os.write(self._end, b"go\n")
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._end)
 
 
 @pytest.fixture

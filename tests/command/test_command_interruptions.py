@@ -233,14 +233,17 @@ def test_a_second_signal_ends_at_once(bench) -> None:
     ended = running.end()
 
     assert ended.status == 128 + signal.SIGTERM
-    assert not bench.is_alive(job)
+    assert ended.lines[-1].startswith("T stopping"), "there is no time for a summary"
+    assert bench.ends(job)
     assert bench.run().status == 0
 
 
 def test_an_ignored_signal_stays_ignored(bench) -> None:
     """What `nohup` or a shell's background job has had ignored does not stop the run."""
     begun, go = bench.fifo("begun"), bench.fifo("go")
-    bench.write('[[job]]\nname = "a"\nrun = "echo > begun; read x < go"\n')
+    bench.write(
+        '[[job]]\nname = "a"\nrun = "echo > begun; read x < go"\n[[job]]\nname = "b"\nrun = "true"\nneeds = ["a"]\n'
+    )
     code = (
         "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
         "os.execv(sys.executable, sys.argv[1:])"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -265,7 +266,7 @@ def test_the_three_ways_when_a_needed_job_fails(bench) -> None:
 
 def test_jobs_run_side_by_side(bench) -> None:
     """S3.2: as many jobs run at a time as `--jobs` says: these two wait for each other."""
-    bench.fifo("meet")
+    os.mkfifo(bench.folder / "meet")
     bench.write(
         '[[job]]\nname = "a"\nrun = "echo hello > meet"\n[[job]]\nname = "b"\nrun = "read x < meet; echo $x > met"\n'
     )
