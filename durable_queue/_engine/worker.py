@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from durable_queue._core.plan import Plan
+from durable_queue._engine import neighbours
 from durable_queue._engine.agenda import Agenda
 from durable_queue._engine.attempt import Attempt, Stopped, failed_outcome
 from durable_queue._engine.duties import Unit
@@ -65,7 +68,7 @@ class SlotWorker:
         self.storage = storage
         self.clock = clock
         self.registry = registry
-        self.random_fraction = random_fraction
+        self.random_fraction = partial(_draw, random_fraction)
         self._queue = queue
         self._faults = faults
         self._slots = slots
@@ -80,6 +83,7 @@ class SlotWorker:
         self._aside_due = False
         self._aside_timer: TimerHandle | None = None
         self._teardown: TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, *, claiming: bool) -> None:
         """Start working."""
@@ -88,10 +92,13 @@ class SlotWorker:
         self.calls_off = False
         self.put_back.clear()
         self.agenda.begin()
+        self._loop = asyncio.get_running_loop()
+        neighbours.arrive(self.storage, self)
 
     def end(self) -> None:
         """Stop working; what is not written is recovered at the next start."""
         self.working = self.claiming = False
+        neighbours.leave(self.storage, self)
         self.agenda.end()
         self._faults.reset()
         self._ended.clear()
@@ -216,6 +223,20 @@ class SlotWorker:
         """Queue outcomes again that could not be decided."""
         self._ended.extendleft(reversed(attempts))
 
+    def hear(self, waiting: Sequence[str]) -> None:
+        """Look again: another queue of this program has written to the storage (S13.6)."""
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._take_in, waiting)
+        else:
+            self._take_in(waiting)
+
+    def _take_in(self, waiting: Sequence[str]) -> None:
+        if self.working:
+            self.keep_inserted(waiting)
+            self.agenda.begin()
+            self._wake()
+
     def keep_inserted(self, ids: Sequence[str]) -> None:
         """Remember waiting tasks that others have inserted until they are judged."""
         self._inserted.extend(ids)
@@ -297,3 +318,12 @@ class SlotWorker:
         self._aside_timer = None
         self._aside_due = bool(self._aside)
         self._wake()
+
+
+def _draw(random_fraction: Callable[[], float]) -> float:
+    """Ask the source of jitter; a faulty one must not cost the task its outcome."""
+    try:
+        fraction = float(random_fraction())
+    except Exception:  # noqa: BLE001 - whatever it raises, the wait is that without jitter
+        return 0.5
+    return fraction if 0 <= fraction < 1 else 0.5

@@ -15,10 +15,12 @@ from durable_queue import (
     RetryPolicy,
     StoredTask,
     TaskContext,
+    TaskRetryScheduled,
     TaskStatus,
 )
+from durable_queue.testing import collect_events
 from tests.queue.conftest import MakeQueue
-from tests.queue.handler_support import NOW, run
+from tests.queue.handler_support import NOW, SECOND, run
 from tests.support import Anything, Work
 
 STORED_TEXT = 100_000
@@ -252,3 +254,24 @@ async def test_errors_and_their_locals_are_not_kept(make_queue: MakeQueue, plain
             await asyncio.sleep(0)
             gc.collect()
         del events
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("source", [lambda: 1 / 0, lambda: "half", lambda: float("nan"), lambda: None])
+async def test_a_faulty_source_of_jitter_costs_nothing(make_queue: MakeQueue, source: Any) -> None:
+    """S5.3: whatever the injected source raises or returns, the retry has its time."""
+    queue = make_queue(random_fraction=source)
+    policy = RetryPolicy.exponential(max_attempts=2, initial_delay=SECOND, jitter=True)
+
+    async def fail(task: Work, context: TaskContext) -> None:
+        raise ValueError
+
+    queue.register(Work, fail, retry_policy=policy)
+    with collect_events(queue, TaskRetryScheduled) as events:
+        await queue.enqueue(Work())
+        await queue.start()
+        await queue.drain()
+
+        assert [SECOND * 0.8 <= event.next_attempt_at - event.at <= SECOND * 1.2 for event in events] == [
+            True
+        ]
