@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import cattrs
 
 from durable_queue._core.plan import Decision, Plan
+from durable_queue._engine import neighbours
 from durable_queue._engine.arguments import (
     check_count,
     check_delay,
@@ -202,6 +203,7 @@ class QueueBase:
         for event in plan.events:
             self._broadcast.emit(event)
         self._waiters.observe(plan)
+        neighbours.tell(self._storage, plan, by=self._worker)
 
     def _begin_call(self) -> None:
         self._refuse_closed()
