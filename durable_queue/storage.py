@@ -13,10 +13,11 @@ The numbered clauses are in ``docs/reference/storage-contract.md``; `contract_te
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from durable_queue._core.ordering import is_eligible, order_key, ready_key
 from durable_queue.changes import Change as Change
@@ -39,9 +40,12 @@ class QueueStorage(ABC):
 
     Attributes:
         atomic: whether `apply` is all-or-nothing; the queue then puts a whole step into one call.
+        consumed_by: the queue that consumes this object, held weakly. Queues set it, so that another one of the same
+            program can wake it; an adapter leaves it alone.
     """
 
     atomic: ClassVar[bool] = False
+    consumed_by: weakref.ref[Any] | None = None
 
     @abstractmethod
     async def save(self, task: StoredTask) -> None:

@@ -22,24 +22,21 @@ class Consumer(Protocol):
         """Take in that others have written; `waiting` are the waiting tasks among it."""
 
 
-# By the identity of the storage, which may be neither hashable nor ours; the consumer keeps it alive.
-_consumers: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
-
-
 def arrive(storage: QueueStorage, consumer: Consumer) -> None:
-    """Say who consumes a storage from now on."""
-    _consumers[id(storage)] = consumer
+    """Say who consumes a storage object from now on."""
+    # Weakly: a queue that is dropped without a stop must not live on in its storage.
+    storage.consumed_by = weakref.ref(consumer)
 
 
 def leave(storage: QueueStorage, consumer: Consumer) -> None:
     """Say that it no longer does."""
-    if _consumers.get(id(storage)) is consumer:
-        del _consumers[id(storage)]
+    if storage.consumed_by is not None and storage.consumed_by() in (consumer, None):
+        storage.consumed_by = None
 
 
 def tell(storage: QueueStorage, plan: Plan, *, by: Consumer) -> None:
     """Say what has been written, unless the consumer did it itself."""
-    consumer = _consumers.get(id(storage))
+    consumer: Consumer | None = None if storage.consumed_by is None else storage.consumed_by()
     if consumer is None or consumer is by or not plan.records:
         return
     consumer.hear([task.id for task in plan.changed() if task.status is TaskStatus.WAITING])

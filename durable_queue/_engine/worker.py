@@ -299,6 +299,7 @@ class SlotWorker:
             return
         if attempt.outcome is None:
             # The program is being torn down; the task is recovered at the next start (S13.5).
+            attempt.answer_early_report(written=False)
             self.release(attempt)
             self.torn_down()
         else:
