@@ -225,6 +225,24 @@ async def _set(event: asyncio.Event) -> None:
 
 
 @pytest.mark.asyncio
+async def test_can_02_a_second_request_changes_nothing(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S6.1: a running task that was asked already keeps its record as it is."""
+    handler = Handler()
+    queue = make_queue()
+    queue.register(Work, handler)
+    await queue.start()
+    task_id = await queue.enqueue(Work())
+    await handler.began.wait()
+    await queue.cancel(task_id)
+    before = await get(queue, task_id)
+    clock.advance(HOUR)
+    await queue.cancel(task_id)
+    assert await get(queue, task_id) == before
+    handler.released.set()
+    assert (await queue.wait(task_id)).status is TaskStatus.COMPLETED
+
+
+@pytest.mark.asyncio
 async def test_force_cancels_the_coroutine(make_queue: MakeQueue) -> None:
     """S6.1: `force` cancels the handler's coroutine, and the task is cancelled, not retried."""
     handler = Handler()

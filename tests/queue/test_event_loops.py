@@ -135,6 +135,20 @@ def test_shu_06_stopped_and_used_in_another_loop(storage: MemoryQueueStorage | S
         assert asyncio.run(main(n)) == [TaskStatus.COMPLETED] * (n + 1)
 
 
+def test_an_idle_queue_is_let_go_by_stop() -> None:
+    """S13.20: stop ends the binding of a queue that has only enqueued, too."""
+    queue = DurableQueue(MemoryQueueStorage())
+    queue.register(Work, succeed)
+
+    async def enqueue(n: int) -> None:
+        await queue.enqueue(Work(n))
+        await queue.stop()
+
+    for n in range(2):
+        asyncio.run(enqueue(n))
+    assert asyncio.run(queue.counts())[TaskStatus.PENDING] == 2
+
+
 def test_shu_06_not_stopped_and_used_in_another_loop() -> None:
     """SHU-06: a started queue whose loop has ended refuses a second loop with a clear error and does not hang."""
     queue = DurableQueue(MemoryQueueStorage())

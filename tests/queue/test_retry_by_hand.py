@@ -149,7 +149,7 @@ async def test_only_failed_and_cancelled_tasks(make_queue: MakeQueue, status: st
     before = await get(queue, target)
     assert before.status.value == status
     for dependents in (False, True):
-        with pytest.raises(TaskStateError, match=f"{target}.*{status}"):
+        with pytest.raises(TaskStateError, match=f"{target}.*{status}; only failed or cancelled"):
             await queue.retry(target, dependents=dependents)
     assert await get(queue, target) == before
     handler.released.set()
