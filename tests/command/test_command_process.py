@@ -23,6 +23,10 @@ STAYS_STUBBORNLY = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN
 PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[2:]]); exec(sys.argv[1])"
 
 
+LONG = 20
+"""Seconds that nothing here takes."""
+
+
 class Pipe:
     """A FIFO through which a child says that it is there; writing to it never waits."""
 
@@ -52,11 +56,18 @@ def run(tmp_path: Path) -> Callable[..., asyncio.Task[int]]:
     """Start a program; its output goes to ``out``."""
 
     def start(
-        command: Command, *, timeout: float | None = None, cwd: Path | None = None
+        command: Command,
+        *,
+        timeout: float | None = None,
+        cwd: Path | None = None,
+        grace: float = 0.3,
+        cancel_grace: float = 0.3,
     ) -> asyncio.Task[int]:
         async def work() -> int:
             with (tmp_path / "out").open("ab", buffering=0) as output:
-                return await Processes(grace=timedelta(seconds=0.3), cancel_grace=timedelta(seconds=0.3)).run(
+                return await Processes(
+                    grace=timedelta(seconds=grace), cancel_grace=timedelta(seconds=cancel_grace)
+                ).run(
                     command,
                     cwd=cwd or tmp_path,
                     env={**os.environ, TASK_VARIABLE: str(tmp_path)},
@@ -136,7 +147,9 @@ async def test_a_timeout_ends_the_whole_tree(
 ) -> None:
     """After the time-out neither the program nor what it started is alive, even if it ignores SIGTERM."""
     with pytest.raises(TimeoutError):
-        await run(python(PARENT, "import signal; signal.pause()", stays, pipe.path), timeout=1)
+        await run(
+            python(PARENT, "import signal; signal.pause()", stays, pipe.path), timeout=1, cancel_grace=LONG
+        )
 
     await pipe.written()
     assert alive(tmp_path) == []
@@ -147,13 +160,15 @@ async def test_a_timeout_ends_the_whole_tree(
 async def test_a_cancellation_ends_the_whole_tree(
     run: Callable[..., asyncio.Task[int]], pipe: Pipe, tmp_path: Path, stays: str
 ) -> None:
-    """After a cancellation neither the program nor what it started is alive."""
-    task = run(python(PARENT, "import signal; signal.pause()", stays, pipe.path))
+    """S13.4: after a cancellation the whole tree is gone within a grace of its own, short of the queue's one second."""
+    task = run(python(PARENT, "import signal; signal.pause()", stays, pipe.path), grace=LONG)
     await pipe.written()
     task.cancel()
+    began = asyncio.get_running_loop().time()
 
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert asyncio.get_running_loop().time() - began < LONG / 2
     assert alive(tmp_path) == []
 
 

@@ -10,7 +10,6 @@ import pytest
 import durable_queue
 from durable_queue_sqlite import SqliteQueueStorage
 
-
 ONE_JOB = """
 [[job]]
 name = "one"
