@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -185,25 +187,33 @@ async def test_what_a_program_leaves_running_is_ended(
 
 @pytest.mark.asyncio
 async def test_leftovers_of_a_task_are_ended(tmp_path: Path) -> None:
-    """Processes that were started for a task are found by its id, in whatever session, and ended; no others are."""
-    pipes = {}
+    """Processes that were started for a task are asked to end, then killed; no others are.
+
+    They are found by the task's id, in whatever session.
+    """
     processes = {}
-    for name, code in {"left": STAYS_STUBBORNLY, "other": STAYS}.items():
-        pipes[name] = Pipe(tmp_path / name)
+    for name, code in {"left": STAYS, "stubborn": STAYS_STUBBORNLY, "other": STAYS}.items():
+        pipe = Pipe(tmp_path / name)
         processes[name] = await asyncio.create_subprocess_exec(
-            *python(code, pipes[name].path),
+            *python(code, pipe.path),
             env={**os.environ, TASK_VARIABLE: f"{tmp_path}/{name}"},
             start_new_session=True,
         )
-        await pipes[name].written()
+        await pipe.written()
+        pipe.close()
 
-        pipes[name].close()
+    try:
+        found = await end_leftovers(
+            [f"{tmp_path}/left", f"{tmp_path}/stubborn", f"{tmp_path}/none"], grace=0.2, patience=LONG / 2
+        )
+        async with asyncio.timeout(LONG / 2):
+            ended = [await processes[name].wait() for name in ("left", "stubborn")]
 
-    found = await end_leftovers([f"{tmp_path}/left", f"{tmp_path}/none"], grace=0.2)
-    other_status = processes["other"].returncode
-    processes["other"].kill()
-    await processes["other"].wait()
-
-    assert found == [f"{tmp_path}/left"]
-    assert await processes["left"].wait() == -9
-    assert other_status is None
+        assert found == [f"{tmp_path}/left", f"{tmp_path}/stubborn"]
+        assert ended == [-signal.SIGTERM, -signal.SIGKILL]
+        assert processes["other"].returncode is None
+    finally:
+        for process in processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
