@@ -102,6 +102,8 @@ class Registry:
         check_function(retry_if, "retry_if")
         check_function(retry_delay, "retry_delay")
         check_kind(retry_policy, RetryPolicy, "retry_policy", "a RetryPolicy")
+        if handler is not None and not _takes_two(handler):
+            raise TypeError("handler must take two arguments: handler(task, context)")
         if timeout is not None:
             if not isinstance(timeout, timedelta):
                 raise TypeError("timeout must be a timedelta")
@@ -155,3 +157,14 @@ def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
         or inspect.iscoroutinefunction(handler)
         or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - the method itself is looked at
     )
+
+
+def _takes_two(handler: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(handler).bind(None, None)
+    except ValueError:
+        # Some builtins do not tell.
+        return True
+    except TypeError:
+        return False
+    return True

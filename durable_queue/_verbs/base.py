@@ -69,7 +69,10 @@ class QueueBase:
         retention: timedelta | None = None,
     ) -> None:
         if not isinstance(storage, QueueStorage):
-            raise TypeError(f"storage must be a QueueStorage, not {type(storage).__name__}")
+            raise TypeError(
+                f"storage must be a QueueStorage, not {type(storage).__name__}; "
+                "for a file use durable_queue_sqlite.SqliteQueueStorage(path)"
+            )
         check_kind(clock, QueueClock, "clock", "a QueueClock")
         check_kind(converter, cattrs.BaseConverter, "converter", "a cattrs converter")
         check_function(random_fraction, "random_fraction")
