@@ -50,13 +50,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+MOST_JOBS = 1_000_000
+"""The most jobs at a time."""
+
+
 def _slots(text: str) -> int:
     try:
         slots = int(text)
     except ValueError:
         slots = 0
-    if slots < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
+    if not 1 <= slots <= MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MOST_JOBS}, not {text!r}")
     return slots
 
 

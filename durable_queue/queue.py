@@ -108,6 +108,9 @@ class DurableQueue(Submitting, Managing):
         if self.run_state is RunState.IDLE:
             # Unless somebody who waited for the same stop has started it again by now.
             self._loop = None
+            if self._retention is not None:
+                # A start that this stop waited for has begun it meanwhile.
+                self._retention.end()
         return interrupted
 
     async def close(self, *, grace: timedelta | None = None) -> None:

@@ -35,7 +35,12 @@ def open_log(path: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be opened.
     """
-    return path.open("ab", buffering=0)
+
+    def opener(name: str, flags: int) -> int:
+        # A pipe in the place of the log would hold the whole command until somebody reads from it.
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+    return open(path, "ab", buffering=0, opener=opener)
 
 
 def write_mark(log: IO[bytes], text: str) -> None:

@@ -38,7 +38,9 @@ def trace_of(error: BaseException) -> str:
     """Format a traceback with the frames nearest to the error and the chain of its causes."""
     try:
         return "".join(traceback.TracebackException.from_exception(error, limit=-_FRAMES_KEPT).format())
-    except Exception:  # noqa: BLE001 - a hostile exception class must not cost the task its outcome
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - a hostile exception class must not cost the task its outcome
         return f"{type(error).__name__}: <its traceback could not be formatted>\n"
 
 
@@ -97,5 +99,7 @@ def _plain(kind: type[Exception], text: str, task: StoredTask, at: datetime) -> 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - S5.5: an error whose text cannot be made is stored by its type
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - S5.5: an error whose text cannot be made is stored by its type
         return f"<{type(error).__name__} whose text could not be made>"

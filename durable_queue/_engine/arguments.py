@@ -34,17 +34,19 @@ def check_function(value: Any, what: str) -> None:
         raise TypeError(f"{what} must be a function, not {type(value).__name__}")
 
 
-def check_count(value: object, what: str, *, at_least: int) -> None:
-    """Check that an argument is an int, and not too small.
+def check_count(value: object, what: str, *, at_least: int, at_most: int | None = None) -> None:
+    """Check that an argument is an int within its bounds.
 
     Raises:
         TypeError: it is no int; a bool is none.
-        ValueError: it is too small.
+        ValueError: it is too small, or too large.
     """
     if type(value) is not int:
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if value < at_least:
         raise ValueError(f"{what} must be at least {at_least}, not {value}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{what} must be at most {at_most}, not {value}")
 
 
 def check_delay(value: object, what: str) -> timedelta:

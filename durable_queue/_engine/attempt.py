@@ -203,9 +203,12 @@ class Attempt:
             torn_down = isinstance(error, (KeyboardInterrupt, SystemExit))
         if isinstance(error, ThreadedExit):
             error = error.error
-        if not torn_down:
-            self.outcome = handler.result() if error is None else self._failed(error)
-        self._on_end(self)
+        try:
+            if not torn_down:
+                self.outcome = handler.result() if error is None else self._failed(error)
+        finally:
+            # Also when a function of the application leaves through the loop: the slot must not be lost.
+            self._on_end(self)
 
     def _failed(self, error: BaseException) -> Outcome:
         if self._stopped is Stopped.GRACE:

@@ -127,6 +127,8 @@ class Broadcast:
 
     def emit(self, event: QueueEvent) -> None:
         """Put an event into every buffer that wants it."""
+        if not self._subscriptions:
+            return
         for subscription in list(self._subscriptions):
             if subscription.has_ended:
                 self._subscriptions.discard(subscription)

@@ -145,9 +145,10 @@ class Ledger:
                         return
                 else:
                     return
-        except asyncio.CancelledError:
+        except BaseException:
             if self._pump is asyncio.current_task() and self._steps.worker is not None:
-                # By somebody else than `abandon`: the program is being torn down in the middle of this work.
+                # Cancelled by somebody else than `abandon`, or a storage raised what no storage should: the program is
+                # perhaps being torn down in the middle of this work.
                 if self._steps.unit is not None:
                     self._steps.unit.returned()
                     self._steps.unit = None

@@ -53,7 +53,9 @@ class TaskType:
             return True
         try:
             return bool(self.retry_if(error))
-        except Exception:  # noqa: BLE001 - a faulty predicate must not cost the task its outcome
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - a faulty predicate must not cost the task its outcome
             return False
 
     def delay_for(self, error: BaseException) -> timedelta | None:
@@ -62,7 +64,9 @@ class TaskType:
             return None
         try:
             delay = self.retry_delay(error)
-        except Exception:  # noqa: BLE001 - a faulty resolver must not cost the task its outcome
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - a faulty resolver must not cost the task its outcome
             return None
         if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= LONGEST_WAIT:
             return None

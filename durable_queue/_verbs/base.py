@@ -40,6 +40,10 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
 
+MOST_SLOTS = 1_000_000
+"""The most handlers at once."""
+
+
 class RegisterOptions(TypedDict, total=False):
     """The options of `DurableQueue.register`."""
 
@@ -77,7 +81,7 @@ class QueueBase:
         check_kind(converter, cattrs.BaseConverter, "converter", "a cattrs converter")
         check_function(random_fraction, "random_fraction")
         check_function(id_generator, "id_generator")
-        check_count(max_concurrent_tasks, "max_concurrent_tasks", at_least=1)
+        check_count(max_concurrent_tasks, "max_concurrent_tasks", at_least=1, at_most=MOST_SLOTS)
         if max_interruptions is not None:
             check_count(max_interruptions, "max_interruptions", at_least=0)
         check_delay(storage_retry_delay, "storage_retry_delay")

@@ -275,3 +275,37 @@ async def test_a_faulty_source_of_jitter_costs_nothing(make_queue: MakeQueue, so
         assert [SECOND * 0.8 <= event.next_attempt_at - event.at <= SECOND * 1.2 for event in events] == [
             True
         ]
+
+
+class OddError(BaseException):
+    """Neither an Exception nor an order to leave."""
+
+
+class UnspeakableError(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise OddError
+
+
+def odd(error: BaseException) -> Any:
+    """Raise what `except Exception` does not catch."""
+    raise OddError
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("options", [{"retry_if": odd}, {"retry_delay": odd}, {}])
+async def test_a_base_exception_of_the_application_costs_no_slot(make_queue: MakeQueue, options: Any) -> None:
+    """S5.2, S5.5: a predicate, a resolver or an error text that raises any exception leaves outcome and slot alone."""
+    queue = make_queue(max_concurrent_tasks=1)
+    policy = RetryPolicy.fixed(max_attempts=2, delay=NOW)
+
+    async def fail(task: Work, context: TaskContext) -> None:
+        raise UnspeakableError
+
+    record = await run(queue, fail, retry_policy=policy, **options)
+    record = await queue.wait(record.id)
+
+    assert record.status is TaskStatus.FAILED
+    assert record.last_failure is not None
+    assert record.last_failure.error_type == "UnspeakableError"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
-from durable_queue import FakeQueueClock, TaskStatus
+from durable_queue import FakeQueueClock, RunState, TaskStatus
 from durable_queue.testing import advance, run_until_idle
 from tests.queue.conftest import MakeQueue
 from tests.support import Other, Work
@@ -75,3 +76,16 @@ async def purged(queue: object, task_id: str) -> None:
     """Return once a task is gone."""
     while await queue.get_task(task_id) is not None:  # type: ignore[attr-defined]  # a DurableQueue
         await queue.get_tasks()  # type: ignore[attr-defined]  # goes through a step, so that the purge gets its turn
+
+
+@pytest.mark.asyncio
+async def test_a_stop_during_start_leaves_no_timer(make_queue: MakeQueue, clock: FakeQueueClock) -> None:
+    """S6.5, S7.5: a queue that was stopped before its start had returned purges nothing any more."""
+    queue = make_queue(retention=DAY)
+    starting = asyncio.create_task(queue.start())
+    await asyncio.sleep(0)
+    await queue.stop()
+    await starting
+
+    assert queue.run_state is RunState.IDLE
+    assert queue.background_timers == []
