@@ -63,20 +63,24 @@ def _retry(
     plan: Plan, task: StoredTask, failure: TaskFailure, delay: timedelta, duration: timedelta | None
 ) -> StoredTask:
     due: datetime = later(plan.now, min(delay, LONGEST_WAIT))
+    plan.events.append(_retry_event(plan, task, failure, due, duration))
     record = transitions.schedule_retry(task, failure, due, plan.now)
     plan.put(record)
-    plan.events.append(
-        TaskRetryScheduled(
-            task_id=task.id,
-            task_type=task.type,
-            at=plan.now,
-            attempt=task.attempts,
-            failure=failure,
-            next_attempt_at=due,
-            duration=duration,
-        )
-    )
     return record
+
+
+def _retry_event(
+    plan: Plan, task: StoredTask, failure: TaskFailure, due: datetime, duration: timedelta | None = None
+) -> TaskRetryScheduled:
+    return TaskRetryScheduled(
+        task_id=task.id,
+        task_type=task.type,
+        at=plan.now,
+        attempt=task.attempts,
+        failure=failure,
+        next_attempt_at=due,
+        duration=duration,
+    )
 
 
 def _hand_off(plan: Plan, task: StoredTask, outcome: HandedOff) -> StoredTask:
@@ -118,16 +122,7 @@ def _interrupt(
         return _fail(plan, task, Failed(failure=failure), random_fraction)
     record = transitions.put_back(task, plan.now, last_failure=failure)
     plan.put(record)
-    plan.events.append(
-        TaskRetryScheduled(
-            task_id=task.id,
-            task_type=task.type,
-            at=plan.now,
-            attempt=task.attempts,
-            failure=failure,
-            next_attempt_at=plan.now,
-        )
-    )
+    plan.events.append(_retry_event(plan, task, failure, plan.now))
     return record
 
 

@@ -56,11 +56,6 @@ class Agenda:
         self._polls = type(storage).changes_elsewhere is not QueueStorage.changes_elsewhere
 
     @property
-    def due_is_known(self) -> bool:
-        """Whether `next_due` can be believed."""
-        return self._due_known
-
-    @property
     def background_timers(self) -> list[TimerHandle]:
         """The timers that stand for no work: the look for commits of other processes."""
         return [] if self._poll is None else [self._poll]
