@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from durable_queue import (
     DurableQueue,
@@ -22,47 +21,12 @@ from durable_queue import (
     TaskStatus,
 )
 from durable_queue_sqlite import SqliteQueueStorage
+from tests.processes.notes import Notes
 from tests.sqlite.support import on_connection
 from tests.support import Anything, Work
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-
-
-class Notes:
-    """A handler that notes the numbers of its tasks."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    async def __call__(self, task: Work, context: TaskContext) -> None:
-        self.seen.append(task.n)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
-def clock() -> FakeQueueClock:
-    return FakeQueueClock()
-
-
-@pytest.fixture
-def notes() -> Notes:
-    return Notes()
-
-
-@pytest_asyncio.fixture
-async def consumer(file: Path, clock: FakeQueueClock, notes: Notes) -> AsyncIterator[DurableQueue]:
-    """A started queue over the file."""
-    async with SqliteQueueStorage(file) as storage:
-        queue = DurableQueue(storage, clock=clock)
-        queue.register(Work, notes)
-        await queue.start()
-        yield queue
-        await queue.close()
 
 
 def lock(file: Path) -> sqlite3.Connection:

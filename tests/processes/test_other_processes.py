@@ -30,6 +30,7 @@ from durable_queue import (
 )
 from durable_queue.testing import collect_events, run_until_idle
 from durable_queue_sqlite import SqliteQueueStorage
+from tests.processes.notes import Notes
 from tests.sqlite.support import start_python
 from tests.support import Other, Work
 
@@ -58,42 +59,6 @@ ENQUEUE_ELSEWHERE = """
 
     asyncio.run(main())
 """
-
-
-class Notes:
-    """A handler that notes the numbers of its tasks."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    async def __call__(self, task: Work, context: TaskContext) -> None:
-        self.seen.append(task.n)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
-def clock() -> FakeQueueClock:
-    return FakeQueueClock()
-
-
-@pytest.fixture
-def notes() -> Notes:
-    return Notes()
-
-
-@pytest_asyncio.fixture
-async def consumer(file: Path, clock: FakeQueueClock, notes: Notes) -> AsyncIterator[DurableQueue]:
-    """A started queue over the file."""
-    async with SqliteQueueStorage(file) as storage:
-        queue = DurableQueue(storage, clock=clock)
-        queue.register(Work, notes)
-        await queue.start()
-        yield queue
-        await queue.close()
 
 
 @pytest_asyncio.fixture
