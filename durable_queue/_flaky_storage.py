@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from durable_queue.errors import StorageError
-from durable_queue.storage import QueueStorage
+from durable_queue.storage import QueueStorage, ReadyHead
 from durable_queue.tasks import StoredTask, TaskStatus
 
 _P = ParamSpec("_P")
@@ -158,6 +158,15 @@ class FlakyStorage(QueueStorage):
     async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
         """See `QueueStorage.get_by_group`."""
         return await self._call("get_by_group", self.inner.get_by_group, group, status=status)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the inner storage can be asked for `read_ahead`."""
+        return self.inner.reads_ahead
+
+    async def read_ahead(self, now: datetime, limit: int) -> ReadyHead:
+        """See `QueueStorage.read_ahead`; counted, failed and held as the `get_ready` that it is asked instead of."""
+        return await self._call("get_ready", self.inner.read_ahead, now, limit)
 
     async def _call(
         self, operation: str, method: Callable[_P, Awaitable[_T]], *args: _P.args, **options: _P.kwargs

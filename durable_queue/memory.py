@@ -20,7 +20,7 @@ from sortedcontainers import SortedList
 from durable_queue._core.ordering import ReadyKey, can_be_claimed, can_expire, order_key, ready_key
 from durable_queue.clock import check_instant
 from durable_queue.errors import TaskAlreadyExistsError, TaskNotFoundError
-from durable_queue.storage import Change, Delete, QueueStorage, Save, check_limit
+from durable_queue.storage import Change, Delete, QueueStorage, ReadyHead, Save, check_limit
 from durable_queue.tasks import ACTIVE_STATUSES, DependencyFailurePolicy, StoredTask, TaskStatus
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -107,6 +107,18 @@ class MemoryQueueStorage(QueueStorage):
         """Return the next records in ready order that are eligible at `now`, never walking another type's backlog."""
         check_limit(limit)
         return self._records(islice(self._readiness.at(now, types), limit))
+
+    async def read_ahead(self, now: datetime, limit: int) -> ReadyHead:
+        """Return what `get_ready` would, with what one has to know to keep it for a while."""
+        tasks = await self.get_ready(now, limit)
+        return ReadyHead(
+            tasks=tasks,
+            is_all=len(tasks) < limit,
+            until=self._readiness.next_scheduled(),
+            with_dependents={
+                task.id for task in tasks if next(self._by_dependency.starting_with(task.id), None)
+            },
+        )
 
     async def get_next_wake_at(self) -> datetime | None:
         """Return the earliest `next_attempt_at` among the records that can be claimed, overdue ones included."""
@@ -332,6 +344,10 @@ class _Readiness:
         """Return the earliest time of all tasks that have one, due or not."""
         first = self._due or self._scheduled
         return first[0][0] if first else None
+
+    def next_scheduled(self) -> datetime | None:
+        """Return the earliest time after the last instant that was asked about."""
+        return self._scheduled[0][0] if self._scheduled else None
 
     def add(self, task: StoredTask) -> None:
         """Take a task up; a no-op for one that cannot be claimed."""

@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+import attrs
+
 from durable_queue._core.ordering import is_eligible, order_key, ready_key
 from durable_queue.changes import Change as Change
 from durable_queue.changes import Delete as Delete
@@ -29,6 +31,24 @@ from durable_queue.tasks import ACTIVE_STATUSES, CLAIMABLE_STATUSES, StoredTask,
 
 PAGE_SIZE = 100
 """How many records the defaults ask for at a time."""
+
+
+@attrs.frozen(kw_only=True)
+class ReadyHead:
+    """The head of the ready order at an instant, for a reader who keeps it for a while (S13.2).
+
+    Attributes:
+        tasks: in ready order, as `QueueStorage.get_ready` gives them.
+        is_all: whether nothing else was eligible.
+        until: the earliest `next_attempt_at` after the instant of all records that can be claimed; None if there is
+            none. Nothing becomes eligible before it by the passing of time.
+        with_dependents: the ids among `tasks` that the `depends_on` of any stored record may hold.
+    """
+
+    tasks: list[StoredTask]
+    is_all: bool
+    until: datetime | None
+    with_dependents: Collection[str]
 
 
 class QueueStorage(ABC):
@@ -176,6 +196,31 @@ class QueueStorage(ABC):
                 best.sort(key=ready_key)
                 del best[limit:]
         return best
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `read_ahead` can be asked: it is overridden, and `get_ready` not again by a subclass."""
+        order = type(self).__mro__
+        ahead, ready = (
+            next(place for place, kind in enumerate(order) if name in vars(kind))
+            for name in ("read_ahead", "get_ready")
+        )
+        return ahead <= ready and order[ahead] is not QueueStorage
+
+    async def read_ahead(self, now: datetime, limit: int) -> ReadyHead:
+        """Return what `get_ready` would, with what one has to know to keep it for a while.
+
+        Only for adapters that can say all of it by one query; the queue then claims many tasks for one read. Not
+        asked where it is not overridden (see `reads_ahead`).
+
+        Args:
+            now: the instant.
+            limit: at most so many.
+
+        Raises:
+            ValueError: `limit` is below 1.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not override read_ahead; ask get_ready")
 
     async def get_many(self, ids: Collection[str]) -> dict[str, StoredTask]:
         """Return the stored records among these ids, by id; what is not stored, or cannot be read, is absent."""

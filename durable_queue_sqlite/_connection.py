@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import aiosqlite
 
-from durable_queue.errors import StorageError
+from durable_queue.errors import CorruptRecordError, StorageError
 from durable_queue_sqlite import _opening
 from durable_queue_sqlite._session import Job, Session
 
@@ -85,6 +85,11 @@ class Link:
         """
         self.check_usable()
         return await self._run(Job(name, operation))
+
+    def take_unreadable(self) -> list[CorruptRecordError]:
+        """Return, and forget, which records queries have left out."""
+        self.check_usable()
+        return self._session.take_unreadable()
 
     async def close(self) -> None:
         """Bring the file up to date, close it and end the thread; a no-op when it is closed."""

@@ -140,6 +140,7 @@ def read(row: Row) -> StoredTask:
         details,
         payload,
         result,
+        *_,
     ) = row
     try:
         if payload is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from threading import Event, Thread, current_thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from durable_queue.errors import CorruptRecordError, DurableQueueError, StorageError
 from durable_queue.tasks import StoredTask
@@ -15,8 +15,10 @@ from durable_queue_sqlite import _rows
 from durable_queue_sqlite import _statements as sql
 from durable_queue_sqlite._consumer import ConsumerClaim
 from durable_queue_sqlite._opening import MEMORY, close_database, open_database
+from durable_queue_sqlite._recall import Recall
 
 _Result = TypeVar("_Result")
+Until: TypeAlias = Callable[[_rows.Row], bool] | None
 
 
 class Session:
@@ -31,6 +33,7 @@ class Session:
         seen: the data version and the last row number that `changes_elsewhere` has told of.
         looks_back: whether the next `changes_elsewhere` has to tell of all that nobody has consumed.
         last_own_row: the last row number given out as of the last own write.
+        recall: the rows that need no look before they are written.
         claim: the right to consume, held or not.
     """
 
@@ -43,9 +46,11 @@ class Session:
         self.seen = (0, 0)
         self.looks_back = False
         self.last_own_row = 0
+        self.recall = Recall()
         self.claim = ConsumerClaim(None if path == MEMORY else path)
         self._has_thread = Event()
         self._synchronous = synchronous
+        self._caught_up_with = -1
         self._database: sqlite3.Connection | None = None
 
     def __repr__(self) -> str:
@@ -89,11 +94,22 @@ class Session:
             raise StorageError(f"{self.path}: the storage is closed")
         return self._database
 
-    def fetch(self, statement: str, parameters: Sequence[Any] = ()) -> list[_rows.Row]:
-        """Return all rows of a query; no cursor is left open, because one would pin the WAL."""
+    def fetch(
+        self, statement: str, parameters: Sequence[Any] = (), *, until: Until = None
+    ) -> list[_rows.Row]:
+        """Return all rows of a query; no cursor is left open, because one would pin the WAL.
+
+        Args:
+            statement: the query.
+            parameters: its values.
+            until: when given, is asked after each row whether that was enough.
+        """
         database = self.database
         try:
-            return database.execute(statement, parameters).fetchall()
+            cursor = database.execute(statement, parameters)
+            if until is not None:
+                return _some(cursor, until)
+            return cursor.fetchall()
         except sqlite3.OperationalError as error:
             if not str(error).startswith("Could not decode"):
                 raise
@@ -101,7 +117,7 @@ class Session:
         strict = database.text_factory
         database.text_factory = _decode_leniently
         try:
-            return database.execute(statement, parameters).fetchall()
+            return self.database.execute(statement, parameters).fetchall()
         finally:
             database.text_factory = strict
 
@@ -113,12 +129,26 @@ class Session:
             result = work(database)
             database.execute(sql.COMMIT)
         except BaseException:
+            self.recall.forget()
             # SQLite has already rolled back after some errors; the first error is the one to tell.
             if database.in_transaction:
                 with suppress(sqlite3.Error):
                     database.execute(sql.ROLLBACK)
             raise
         return result
+
+    def catch_up(self) -> int:
+        """Forget what another connection may have changed; to be called first in a transaction that writes.
+
+        Returns:
+            The last row number that was given out.
+        """
+        version = self.data_version()
+        if version != self._caught_up_with:
+            self.recall.forget()
+            self.last_own_row = self.last_row()
+            self._caught_up_with = version
+        return self.last_own_row
 
     def data_version(self) -> int:
         """Return a number that changes when another connection commits."""
@@ -137,6 +167,13 @@ class Session:
             except CorruptRecordError as error:
                 self.unreadable[row[1]] = error
         return found
+
+    def take_unreadable(self) -> list[CorruptRecordError]:
+        """Return, and forget, which records queries have left out; from any thread, between two operations."""
+        taken: list[CorruptRecordError] = []
+        while self.unreadable:
+            taken.append(self.unreadable.popitem()[1])
+        return taken[::-1]
 
     def error_for(self, name: str, error: BaseException) -> BaseException:
         """Return what the caller of an operation gets for an error: nothing of the data in it (S1.8)."""
@@ -181,6 +218,16 @@ class Job(Generic[_Result]):
         if error is not None:
             raise error
         return self._value
+
+
+def _some(cursor: sqlite3.Cursor, until: Callable[[_rows.Row], bool]) -> list[_rows.Row]:
+    with closing(cursor):
+        rows: list[_rows.Row] = []
+        for row in cursor:
+            rows.append(row)
+            if until(row):
+                break
+        return rows
 
 
 def _decode_leniently(raw: bytes) -> str:

@@ -28,9 +28,9 @@ LEFT JOIN results AS result ON result."row" = task."row"
 """
 
 
-def _records(source: str, rest: str = "", *, first: str = "") -> str:
-    """Return a statement that reads whole records from a source that has `task` in it."""
-    return f"{first}{_COLUMNS}{source}{_BODIES}{rest}"
+def _records(source: str, rest: str = "", *, first: str = "", more: str = "") -> str:
+    """Return a statement that reads whole records, and `more`, from a source that has `task` in it."""
+    return f"{first}{_COLUMNS}{more}{source}{_BODIES}{rest}"
 
 
 def _for_rows(width: int, before: str, after: str = "") -> Mapping[int, str]:
@@ -95,6 +95,16 @@ GET_READY: Final = _records(
     """,
 )
 
+READ_AHEAD: Final = _records(
+    "FROM tasks AS task INDEXED BY by_readiness",
+    """
+    WHERE task.stage = 1 AND (task.rank, task.created_at, task.sequence, task.id) > (?1, ?2, ?3, ?4)
+    ORDER BY task.rank, task.created_at, task.sequence, task.id
+    LIMIT ?5
+    """,
+    more=", EXISTS (SELECT 1 FROM edges AS edge WHERE edge.dependency_id = task.id)",
+)
+
 GET_READY_OF_TYPES: Final = _records(
     """
     FROM (
@@ -152,6 +162,10 @@ SELECT
      WHERE stage = 1 AND next_attempt_at IS NOT NULL),
     (SELECT min(next_attempt_at) FROM tasks INDEXED BY by_time
      WHERE stage = 2 AND next_attempt_at IS NOT NULL)
+"""
+
+NEXT_SCHEDULED: Final = """
+SELECT min(next_attempt_at) FROM tasks INDEXED BY by_time WHERE stage = 2 AND next_attempt_at IS NOT NULL
 """
 
 GET_EXPIRED: Final = _records(
@@ -226,9 +240,7 @@ GET_JUDGEABLE: Final = _records(
 )
 
 KNOWN: Final = """
-SELECT
-    (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'tasks'),
-    json_group_array(json_array(
+SELECT json_group_array(json_array(
         task."row", task.status,
         EXISTS (SELECT 1 FROM edges AS edge WHERE edge.dependency_id = wanted.value),
         EXISTS (SELECT 1 FROM results AS result WHERE result."row" = task."row"),
@@ -239,6 +251,15 @@ FROM json_each(?1) AS wanted
 LEFT JOIN tasks AS task ON task.id = wanted.value
 """
 """What a list of changes has to know of its ids, one list per id in their order: all of it in one row, and one step."""
+
+IS_ANY_KNOWN: Final = """
+SELECT EXISTS (
+    SELECT 1 FROM json_each(?1) AS wanted
+    WHERE EXISTS (SELECT 1 FROM tasks AS task WHERE task.id = wanted.value)
+        OR EXISTS (SELECT 1 FROM edges AS edge WHERE edge.dependency_id = wanted.value)
+)
+"""
+"""Whether any of these ids is stored, or something depends on it; usually not, when they are new."""
 
 LAST_ROW: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'tasks'"
 

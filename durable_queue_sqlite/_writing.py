@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
-
-import attrs
 
 from durable_queue.errors import CorruptRecordError, TaskAlreadyExistsError, TaskNotFoundError
 from durable_queue.storage import Change, Delete, Save
 from durable_queue.tasks import StoredTask
 from durable_queue_sqlite import _statements as sql
 from durable_queue_sqlite._reading import as_json
+from durable_queue_sqlite._recall import MOST_ROWS, NOTHING, Known
 from durable_queue_sqlite._rows import FIXED, columns_of, read
 from durable_queue_sqlite._session import Session
 
 _FIRST_TERMINAL: Final = 4
 _DEPENDS_ON: Final = FIXED - 1
-
-
-@attrs.frozen
-class _Known:
-    """What is stored under an id before a transaction.
-
-    Attributes:
-        row: its row number, None when nothing is stored.
-        is_active: whether its status is none of the terminal ones.
-        has_edges: whether anything depends on the id, stored or not.
-        has_result: whether a result is stored.
-        fixed: the columns that an update of its state leaves alone.
-    """
-
-    row: int | None
-    is_active: bool
-    has_edges: bool
-    has_result: bool
-    fixed: tuple[Any, ...]
 
 
 def apply(session: Session, changes: Sequence[Change], *, equal_is_saved: bool = True) -> None:
@@ -54,31 +34,34 @@ def apply(session: Session, changes: Sequence[Change], *, equal_is_saved: bool =
         TaskNotFoundError: an `Update` found none.
     """
     if changes:
-        last_row = session.write(lambda database: _Writer(session, database).apply(changes, equal_is_saved))
+        writer = session.write(lambda database: _Writer(session, database).apply(changes, equal_is_saved))
         # Only now: a number that was rolled back may be given out again, to somebody else.
-        session.last_own_row = last_row
+        session.last_own_row = writer.last_row
+        writer.remember()
 
 
 class _Writer:
-    """One transaction's worth of changes."""
+    """One transaction's worth of changes.
+
+    Attributes:
+        last_row: the last row number that was given out.
+    """
 
     def __init__(self, session: Session, database: sqlite3.Connection) -> None:
         self._session = session
         self._database = database
+        self._dropped: list[str] = []
+        self._kept: list[tuple[str, Known]] = []
+        self._edges: list[tuple[int | None, StoredTask, str]] = []
+        self.last_row = 0
 
-    def apply(self, changes: Sequence[Change], equal_is_saved: bool) -> int:
-        """Carry the list out.
-
-        Returns:
-            The last row number that was given out.
-        """
-        ids = dict.fromkeys(
-            change.task_id if isinstance(change, Delete) else change.task.id for change in changes
-        )
-        last_row, known = self._known(ids)
+    def apply(self, changes: Sequence[Change], equal_is_saved: bool) -> _Writer:
+        """Carry the list out; returns itself."""
+        self.last_row = self._session.catch_up()
+        known = self._look(changes)
         deleted: list[int] = []
-        inserted: list[StoredTask] = []
-        updated: list[tuple[_Known, StoredTask]] = []
+        inserted: list[tuple[Known, StoredTask]] = []
+        updated: list[tuple[Known, StoredTask]] = []
         opened: list[str] = []
         closed: list[str] = []
         for task_id, task in self._fold(changes, known, equal_is_saved).items():
@@ -87,39 +70,67 @@ class _Writer:
                 if old.row is not None:
                     deleted.append(old.row)
             elif old.row is None:
-                inserted.append(task)
+                inserted.append((old, task))
             else:
                 updated.append((old, task))
             is_active = task is not None and not task.status.is_terminal
             if old.has_edges and old.is_active != is_active:
                 (opened if is_active else closed).append(task_id)
+            if not is_active:
+                self._dropped.append(task_id)
         # First all tasks, then the edges: whether one is open is looked up among the tasks as they end.
-        edges: list[str] = []
         self._delete(deleted)
-        self._insert(inserted, last_row, edges)
-        self._update(updated, edges)
+        self._insert(inserted)
+        self._update(updated)
+        edges = [f"[{row:d},{depends_on}]" for row, _, depends_on in self._edges]
         self._execute(sql.INSERT_EDGES, edges and f"[{','.join(edges)}]")
         self._execute(sql.OPEN_EDGES, opened and as_json(opened))
         self._execute(sql.CLOSE_EDGES, closed and as_json(closed))
-        return last_row + len(inserted)
+        return self
 
-    def _known(self, ids: Collection[str]) -> tuple[int, dict[str, _Known]]:
-        last_row, rows = self._session.fetch(sql.KNOWN, (as_json(ids),))[0]
-        return last_row, {
-            task_id: _Known(
-                row=row,
-                is_active=row is not None and status < _FIRST_TERMINAL,
-                has_edges=bool(has_edges),
-                has_result=bool(has_result),
-                fixed=tuple(fixed),
-            )
+    def remember(self) -> None:
+        """Have the session know what it has written; to be called after the commit."""
+        recall = self._session.recall
+        for task_id in self._dropped:
+            recall.drop(task_id)
+        for task_id, known in self._kept[-MOST_ROWS:]:
+            recall.keep(task_id, known)
+        for _, task, _ in self._edges:
+            for dependency in task.depends_on:
+                recall.note_dependents(dependency)
+
+    def _look(self, changes: Sequence[Change]) -> dict[str, Known]:
+        """Find out what is stored under each id: by heart, or all that is left by one query."""
+        known: dict[str, Known] = {}
+        new: list[str] = []
+        unknown: list[str] = []
+        find = self._session.recall.find
+        for change in changes:
+            task_id = change.task_id if isinstance(change, Delete) else change.task.id
+            if task_id in known:
+                continue
+            found = find(task_id)
+            known[task_id] = found or NOTHING
+            if found is None:
+                (new if isinstance(change, Save) else unknown).append(task_id)
+        if new and self._session.fetch(sql.IS_ANY_KNOWN, (as_json(new),))[0][0]:
+            unknown += new
+        if unknown:
+            rows = self._session.fetch(sql.KNOWN, (as_json(unknown),))[0][0]
             for task_id, (row, status, has_edges, has_result, *fixed) in zip(
-                ids, json.loads(rows), strict=True
-            )
-        }
+                unknown, json.loads(rows), strict=True
+            ):
+                known[task_id] = Known(
+                    row=row,
+                    is_active=row is not None and status < _FIRST_TERMINAL,
+                    has_edges=bool(has_edges),
+                    has_result=bool(has_result),
+                    fixed=tuple(fixed),
+                )
+        return known
 
     def _fold(
-        self, changes: Sequence[Change], known: Mapping[str, _Known], equal_is_saved: bool
+        self, changes: Sequence[Change], known: Mapping[str, Known], equal_is_saved: bool
     ) -> dict[str, StoredTask | None]:
         """Return what each id ends as, or raise for the first change that cannot be carried out."""
         final: dict[str, StoredTask | None] = {}
@@ -151,24 +162,26 @@ class _Writer:
         for statement in (sql.DELETE_TASKS, sql.DELETE_PAYLOADS, sql.DELETE_RESULTS, sql.DELETE_EDGES):
             self._execute(statement, rows and as_json(rows))
 
-    def _insert(self, tasks: list[StoredTask], last_row: int, edges: list[str]) -> None:
+    def _insert(self, tasks: list[tuple[Known, StoredTask]]) -> None:
         boundary, writer = self._session.boundary, self._session.writer
         rows: list[tuple[Any, ...]] = []
         payloads: list[tuple[int, str]] = []
         results: list[tuple[int, str]] = []
-        for row, task in enumerate(tasks, start=last_row + 1):
+        for old, task in tasks:
+            self.last_row = row = self.last_row + 1
             columns = columns_of(task, boundary)
             rows.append((row, task.id, *columns, writer))
             payloads.append((row, task.payload_text))
             if task.result_text is not None:
                 results.append((row, task.result_text))
             if columns[_DEPENDS_ON] is not None:
-                edges.append(f"[{row:d},{columns[_DEPENDS_ON]}]")
+                self._edges.append((row, task, columns[_DEPENDS_ON]))
+            self._keep(old, row, task, columns)
         self._write_rows(sql.INSERT_TASKS, rows)
         self._write_rows(sql.INSERT_PAYLOADS, payloads)
         self._write_rows(sql.PUT_RESULTS, results)
 
-    def _update(self, tasks: list[tuple[_Known, StoredTask]], edges: list[str]) -> None:
+    def _update(self, tasks: list[tuple[Known, StoredTask]]) -> None:
         boundary = self._session.boundary
         states: list[tuple[Any, ...]] = []
         whole: list[tuple[Any, ...]] = []
@@ -185,18 +198,27 @@ class _Writer:
                 if columns[_DEPENDS_ON] != old.fixed[_DEPENDS_ON]:
                     without_edges.append(old.row)
                     if columns[_DEPENDS_ON] is not None:
-                        edges.append(f"[{old.row:d},{columns[_DEPENDS_ON]}]")
-            payloads.append((old.row, task.payload_text))
+                        self._edges.append((old.row, task, columns[_DEPENDS_ON]))
+            if task.payload_text != old.payload:
+                payloads.append((old.row, task.payload_text))
             if task.result_text is not None:
                 results.append((old.row, task.result_text))
             elif old.has_result:
                 without_result.append(old.row)
+            self._keep(old, old.row, task, columns)
         self._write_rows(sql.UPDATE_STATES, states)
         self._write_rows(sql.UPDATE_TASKS, whole)
         self._write_rows(sql.UPDATE_PAYLOADS, payloads)
         self._write_rows(sql.PUT_RESULTS, results)
         self._execute(sql.DELETE_RESULTS, without_result and as_json(without_result))
         self._execute(sql.DELETE_EDGES, without_edges and as_json(without_edges))
+
+    def _keep(self, old: Known, row: int | None, task: StoredTask, columns: tuple[Any, ...]) -> None:
+        if columns[FIXED] < _FIRST_TERMINAL:
+            known = Known(
+                row, True, old.has_edges, task.result_text is not None, columns[:FIXED], task.payload_text
+            )
+            self._kept.append((task.id, known))
 
     def _write_rows(self, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]) -> None:
         """Write rows by as few statements as the batch sizes allow."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from durable_queue.clock import check_instant
 from durable_queue.errors import CorruptRecordError, StorageError
-from durable_queue.storage import Change, Delete, QueueStorage, Save, Update, check_limit
+from durable_queue.storage import Change, Delete, QueueStorage, ReadyHead, Save, Update, check_limit
 from durable_queue.tasks import StoredTask, TaskStatus, from_micros, to_micros
 from durable_queue_sqlite import _reading, _rows, _writing
 from durable_queue_sqlite import _statements as sql
@@ -165,6 +165,17 @@ class SqliteQueueStorage(QueueStorage):
             if found is not None:
                 return found
 
+    async def read_ahead(self, now: datetime, limit: int) -> ReadyHead:
+        """Return what `get_ready` would, with what one has to know to keep it for a while."""
+        check_limit(limit)
+        instant = to_micros(check_instant(now, "now"))
+        while True:
+            found = await self._run(
+                "read_ahead", lambda session: _reading.read_ahead(session, instant, limit)
+            )
+            if found is not None:
+                return found
+
     async def get_next_wake_at(self) -> datetime | None:
         """Return the earliest `next_attempt_at` among the records that can be claimed, overdue ones included."""
 
@@ -247,12 +258,8 @@ class SqliteQueueStorage(QueueStorage):
 
     async def take_unreadable(self) -> list[CorruptRecordError]:
         """Return, and forget, which records queries have had to leave out since the last call."""
-
-        def take(session: Session) -> list[CorruptRecordError]:
-            taken, session.unreadable = session.unreadable, {}
-            return list(taken.values())
-
-        return await self._run("take_unreadable", take)
+        # Not in the thread: the queue asks after every step, and there is something to take about never.
+        return self._open_link().take_unreadable()
 
     async def changes_elsewhere(self) -> list[str] | None:
         """Say which waiting tasks other connections have inserted; None when none of them has written."""
@@ -275,11 +282,14 @@ class SqliteQueueStorage(QueueStorage):
         return await self._run(name, lambda session: session.records(session.fetch(statement, parameters)))
 
     async def _run(self, name: str, operation: Callable[[Session], _Result]) -> _Result:
+        return await self._open_link().run(name, operation)
+
+    def _open_link(self) -> Link:
         if self._link is None:
             raise StorageError(
                 f"{self._path}: the storage is closed; open it first, for example by 'async with'"
             )
-        return await self._link.run(name, operation)
+        return self._link
 
 
 class _Opening:

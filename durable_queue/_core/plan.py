@@ -66,6 +66,10 @@ class Plan:
         """Whether this plan, or the step's, has changed or deleted a record."""
         return task_id in self.records or (self.parent is not None and self.parent.knows(task_id))
 
+    def is_new(self, task_id: str) -> bool:
+        """Whether a record that this plan changes is not stored yet."""
+        return task_id in self._new
+
     def find(self, task_id: str) -> StoredTask | None:
         """Return a record that the plan knows; None when it is deleted or not known."""
         if task_id in self.records:

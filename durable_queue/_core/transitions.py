@@ -12,13 +12,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-import attrs
-
 from durable_queue._core.failures import cancelled_failure, expired_failure
 from durable_queue._json import JsonText
 from durable_queue.errors import TaskStateError
 from durable_queue.retry import RetryPolicy
-from durable_queue.tasks import StoredTask, TaskFailure, TaskStatus
+from durable_queue.tasks import StoredTask, TaskFailure, TaskStatus, moved
 
 PENDING = TaskStatus.PENDING
 WAITING = TaskStatus.WAITING
@@ -68,7 +66,7 @@ def claim(task: StoredTask, now: datetime) -> StoredTask:
 
 def complete(task: StoredTask, result_text: JsonText | None, now: datetime) -> StoredTask:
     """End a running task well."""
-    return _move("complete", task, COMPLETED, now, result=result_text)
+    return _move("complete", task, COMPLETED, now, result_text=result_text)
 
 
 def fail(task: StoredTask, failure: TaskFailure, now: datetime) -> StoredTask:
@@ -113,7 +111,7 @@ def put_back(task: StoredTask, now: datetime, **changes: Any) -> StoredTask:
 
 def count_interruption(task: StoredTask) -> StoredTask:
     """Count that the process ended while a task ran (S7.2); what becomes of it is the next move."""
-    return attrs.evolve(task, interruptions=task.interruptions + 1)
+    return moved(task, interruptions=task.interruptions + 1)
 
 
 def reopen(
@@ -130,7 +128,7 @@ def reopen(
         cancel_requested=False,
         next_attempt_at=None,
         expires_at=None,
-        result=None,
+        result_text=None,
         retry_policy=retry_policy or task.retry_policy,
     )
 
@@ -141,4 +139,4 @@ def _move(move: str, task: StoredTask, status: TaskStatus, now: datetime, **chan
         raise TaskStateError(
             f"task {task.id!r} is {task.status.value}; {move} cannot make it {status.value} from there"
         )
-    return attrs.evolve(task, status=status, updated_at=now, **changes)
+    return moved(task, status=status, updated_at=now, **changes)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from durable_queue._core.ordering import can_be_claimed, can_expire
 from durable_queue._core.plan import Plan
+from durable_queue._engine.ahead import ReadAhead
 from durable_queue._engine.view import ask
 from durable_queue.clock import QueueClock, TimerHandle
 from durable_queue.storage import QueueStorage
@@ -36,7 +37,9 @@ class Agenda:
         next_due: the earliest later start, or None.
     """
 
-    def __init__(self, clock: QueueClock, storage: QueueStorage, wake: Callable[[], object]) -> None:
+    def __init__(
+        self, clock: QueueClock, storage: QueueStorage, ahead: ReadAhead, wake: Callable[[], object]
+    ) -> None:
         self.claims = False
         self.expiries = False
         self.elsewhere = False
@@ -50,6 +53,7 @@ class Agenda:
         self._is_doubtful = False
         self._clock = clock
         self._storage = storage
+        self._ahead = ahead
         self._wake = wake
         self._timer: TimerHandle | None = None
         self._poll: TimerHandle | None = None
@@ -62,6 +66,7 @@ class Agenda:
 
     def begin(self) -> None:
         """Assume nothing: the queue has just started, or somebody else has written."""
+        self._ahead.forget()
         self.claims = True
         self.expiries = False
         self._due_known = self._expiry_known = False
@@ -76,6 +81,7 @@ class Agenda:
                 timer.cancel()
         self._timer = self._poll = None
         self._deadlines.clear()
+        self._ahead.forget()
         self.claims = self.expiries = self.elsewhere = False
 
     def observe(self, plan: Plan) -> None:

@@ -58,6 +58,9 @@ class Worker(Protocol):
     def has_aside(self) -> bool:
         """Whether some work is set aside."""
 
+    def distrust(self) -> None:
+        """Forget what was read ahead: a write has failed, or has perhaps been carried out."""
+
     def doubt(self) -> None:
         """Look at the storage anew: a write of somebody else may have been carried out."""
 

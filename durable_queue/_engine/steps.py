@@ -260,7 +260,12 @@ class Steps:
     async def _write(self, plan: Plan) -> None:
         changes = plan.changes()
         if changes:
-            await self._storage.apply(changes)
+            try:
+                await self._storage.apply(changes)
+            except BaseException:
+                if self.worker is not None:
+                    self.worker.distrust()
+                raise
 
     def _finish_unit(self, unit: Unit, plan: Plan) -> None:
         self._faults.clear(wrote=bool(plan.records), quiet=self.worker is not None and self.worker.has_aside)

@@ -86,6 +86,7 @@ class WorkUnit:
             ),
             plan,
             worker.storage,
+            worker.ahead,
         )
         if self._chores and agenda.expiries:
             agenda.looked_for_expired(plan)

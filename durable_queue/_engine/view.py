@@ -27,6 +27,7 @@ from durable_queue._core.plan import (
     Request,
 )
 from durable_queue._core.settlement import Fact, fact_of
+from durable_queue._engine.ahead import ReadAhead
 from durable_queue.errors import CorruptRecordError
 from durable_queue.storage import QueueStorage, pages
 from durable_queue.tasks import CLAIMABLE_STATUSES, StoredTask, TaskStatus
@@ -80,8 +81,16 @@ async def ask(operation: str, answer: Awaitable[T]) -> T:
         raise StorageReadError(operation, error) from error
 
 
-async def drive(decision: Decision[T], plan: Plan, storage: QueueStorage) -> T:
+async def drive(
+    decision: Decision[T], plan: Plan, storage: QueueStorage, ahead: ReadAhead | None = None
+) -> T:
     """Run a decision to its end, answering its reads.
+
+    Args:
+        decision: what is to be decided.
+        plan: what it has changed so far.
+        storage: what it is decided over.
+        ahead: what was read ahead; only the worker's own decisions follow it.
 
     Raises:
         StorageReadError: a read failed and the decision did not handle it.
@@ -100,23 +109,26 @@ async def drive(decision: Decision[T], plan: Plan, storage: QueueStorage) -> T:
             raise
         failed = None
         try:
-            answer = await _answer(request, plan, storage)
+            answer = await _answer(request, plan, storage, ahead)
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
             failed = StorageReadError(_OPERATIONS.get(type(request), "read"), error)
 
 
-async def _answer(request: Request, plan: Plan, storage: QueueStorage) -> Any:
+async def _answer(request: Request, plan: Plan, storage: QueueStorage, ahead: ReadAhead | None) -> Any:
     match request:
         case GetTasks(ids):
             return await _get_tasks(ids, plan, storage)
         case GetFacts(ids):
             return await _get_facts(ids, plan, storage)
         case GetReady(limit, without):
-            return await _get_ready(limit, without, plan, storage)
+            return await _get_ready(limit, without, plan, storage, ahead)
         case GetJudgeable(ids):
-            return _waiting_dependents(await storage.get_judgeable(ids), ids, plan)
+            parents = ids if ahead is None else ahead.with_dependents(ids)
+            return _waiting_dependents(await storage.get_judgeable(parents) if parents else (), ids, plan)
         case GetWaitingDependents(ids):
-            return _waiting_dependents(await storage.get_waiting_dependents_of(ids), ids, plan)
+            parents = ids if ahead is None else ahead.with_dependents(ids)
+            stored = await storage.get_waiting_dependents_of(parents) if parents else ()
+            return _waiting_dependents(stored, ids, plan)
         case FindHolder(key):
             return await _find_holder(key, plan, storage)
         case GetDependents(task_id):
@@ -186,12 +198,12 @@ async def _fact_of_absent(task_id: str, storage: QueueStorage) -> Fact:
 
 
 async def _get_ready(
-    limit: int, without: Collection[str], plan: Plan, storage: QueueStorage
+    limit: int, without: Collection[str], plan: Plan, storage: QueueStorage, ahead: ReadAhead | None
 ) -> list[StoredTask]:
     # Records that the plan has changed may stand at the head of the storage's answer: ask for as many more.
     hidden = sum(1 for task in plan.changed() if task.status in _HIDING)
     asked = limit + min(hidden, MOST_HIDDEN) + len(without)
-    stored = await storage.get_ready(plan.now, asked)
+    stored = await (storage if ahead is None else ahead).get_ready(plan.now, asked)
     if stored and type(storage).get_ready is QueueStorage.get_ready and all(t.id in without for t in stored):
         stored = await _walk_ready(asked, plan, storage)
     heads = [task for task in stored if not plan.knows(task.id) and task.id not in without]

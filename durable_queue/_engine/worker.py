@@ -12,6 +12,7 @@ from typing import Any
 from durable_queue._core.plan import Plan
 from durable_queue._engine import neighbours
 from durable_queue._engine.agenda import Agenda
+from durable_queue._engine.ahead import ReadAhead
 from durable_queue._engine.attempt import Attempt, Stopped, failed_outcome
 from durable_queue._engine.duties import Unit
 from durable_queue._engine.faults import Faults
@@ -64,7 +65,8 @@ class SlotWorker:
         self.working = False
         self.put_back: list[str] = []
         self.calls_off = False
-        self.agenda = Agenda(clock, storage, wake)
+        self.ahead = ReadAhead(storage, slots, self.attempts.keys)
+        self.agenda = Agenda(clock, storage, self.ahead, wake)
         self.storage = storage
         self.clock = clock
         self.registry = registry
@@ -171,11 +173,15 @@ class SlotWorker:
                 attempt.task = task
         if self.working:
             self.agenda.observe(plan)
+            self.ahead.observe(plan)
 
     async def before_idle(self) -> None:
         """Report what could not be read, learn when to wake up, and arm the timers."""
         if not self.working or self._faults.is_backing_off:
             return
+        if not self.attempts:
+            # Nothing is pressing: what comes next is claimed after a fresh look.
+            self.ahead.forget()
         try:
             await ask("take_unreadable", self.report_unreadable())
             await self.agenda.learn()
@@ -266,6 +272,10 @@ class SlotWorker:
         if unit.is_aside:
             unit.is_aside = False
             self._aside.remove(unit)
+
+    def distrust(self) -> None:
+        """Forget what was read ahead: a write has failed, or has perhaps been carried out."""
+        self.ahead.forget()
 
     def doubt(self) -> None:
         """Look at the storage anew: a write of somebody else may have been carried out."""
