@@ -30,20 +30,20 @@ class Link:
     Args:
         path: the resolved path.
         synchronous: ``FULL`` or ``NORMAL``.
+
+    Attributes:
+        path: the same.
+        is_inherited: whether this process is a fork of the one that opened it.
     """
 
     def __init__(self, path: str, synchronous: str) -> None:
         self.path = path
         self._session = Session(path, synchronous)
-        self._pid = os.getpid()
+        self.is_inherited = False
+        _made.add(self)
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Task[None] | None = None
         self._connection = _connection_in_daemon_thread(self._session)
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that opened it."""
-        return self._pid != os.getpid()
 
     @property
     def is_closing(self) -> bool:
@@ -70,7 +70,9 @@ class Link:
             raise
         _links.add(self)
         try:
-            await self._run(Job("open", Session.open))
+            job = Job("open", Session.open)
+            await self._carry(job)
+            job.outcome()
         except BaseException:
             # What has failed first is what the caller is told.
             with suppress(StorageError):
@@ -84,7 +86,9 @@ class Link:
             StorageError: the storage cannot be used from here, or the database has refused.
         """
         self.check_usable()
-        return await self._run(Job(name, operation))
+        job = Job(name, operation)
+        await self._carry(job)
+        return job.outcome()
 
     def take_unreadable(self) -> list[CorruptRecordError]:
         """Return, and forget, which records queries have left out."""
@@ -121,10 +125,6 @@ class Link:
     def _is_alive(self) -> bool:
         thread = self._session.thread
         return thread is not None and thread.is_alive()
-
-    async def _run(self, job: Job[_Result]) -> _Result:
-        await self._carry(job)
-        return job.outcome()
 
     async def _carry(self, job: Job[Any]) -> None:
         """Hand a job to the thread and wait until it is done, through any cancellation.
@@ -186,12 +186,15 @@ def _nothing(_: Session) -> None:
     pass
 
 
+_made: WeakSet[Link] = WeakSet()
 _links: WeakSet[Link] = WeakSet()
 _inherited: list[Link] = []
 _inherited_paths: set[str] = set()
 
 
 def _after_fork_in_child() -> None:
+    for link in _made:
+        link.is_inherited = True
     # Kept for ever: closing an inherited connection, as its destructor would, could harm the parent's.
     _inherited.extend(_links)
     _inherited_paths.update(link.path for link in _links if link.path != _opening.MEMORY)

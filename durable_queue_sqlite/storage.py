@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -281,8 +281,8 @@ class SqliteQueueStorage(QueueStorage):
     async def _records(self, name: str, statement: str, *parameters: Any) -> list[StoredTask]:
         return await self._run(name, lambda session: session.records(session.fetch(statement, parameters)))
 
-    async def _run(self, name: str, operation: Callable[[Session], _Result]) -> _Result:
-        return await self._open_link().run(name, operation)
+    def _run(self, name: str, operation: Callable[[Session], _Result]) -> Coroutine[Any, Any, _Result]:
+        return self._open_link().run(name, operation)
 
     def _open_link(self) -> Link:
         if self._link is None:

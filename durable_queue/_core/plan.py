@@ -105,16 +105,24 @@ class Plan:
 
     def merge(self, other: Plan) -> None:
         """Take over what a plan made on top of this one has decided."""
-        for task_id, task in other.records.items():
-            self._record(task_id, task)
+        if not self.records:
+            self.records.update(other.records)
+            self.by_dependency = {id_: list(ids) for id_, ids in other.by_dependency.items()}
+            self.by_key = {key: list(ids) for key, ids in other.by_key.items()}
+        else:
+            for task_id, task in other.records.items():
+                self._record(task_id, task)
         self.events.extend(other.events)
         self._new |= other._new
 
-    def changes(self) -> list[Change]:
+    def changes(self, *, any_order: bool = False) -> list[Change]:
         """Return the write: new records in their order, then updates in a safe order, then deletions.
 
         A storage that is not atomic is left recoverable by this order wherever it stops: a dependent is written before
         what settled it, and a dependency that is active again before what waits for it (S4.7, S13.8).
+
+        Args:
+            any_order: whether the order of the updates does not matter, because they are written whole or not at all.
         """
         saves: list[Change] = []
         updates: dict[str, StoredTask] = {}
@@ -126,7 +134,7 @@ class Plan:
                 saves.append(Save(task))
             else:
                 updates[task_id] = task
-        return [*saves, *(Update(updates[task_id]) for task_id in _safe_order(updates)), *deletes]
+        return [*saves, *(Update(updates[task_id]) for task_id in (updates if any_order else _safe_order(updates))), *deletes]
 
 
 def _safe_order(updates: dict[str, StoredTask]) -> Iterable[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 
 import attrs
 
@@ -41,12 +43,14 @@ class Ended:
 def conclude_all(plan: Plan, ended: Sequence[Ended]) -> list[StoredTask]:
     """Put the records of ended attempts into the plan; return those that are terminal now."""
     finished = []
-    for end in ended:
-        one = Plan(end.at, plan)
-        record = conclude(one, end.task, end.outcome, random_fraction=partial(float, end.fraction))
-        plan.merge(one)
-        if record.status.is_terminal:
-            finished.append(record)
+    for at, group in groupby(ended, attrgetter("at")):
+        # As of the moment that was fixed for them, whenever they are written.
+        part = Plan(at, plan)
+        for end in group:
+            record = conclude(part, end.task, end.outcome, random_fraction=partial(float, end.fraction))
+            if record.status.is_terminal:
+                finished.append(record)
+        plan.merge(part)
     return finished
 
 

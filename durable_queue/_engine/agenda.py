@@ -56,6 +56,7 @@ class Agenda:
         self._ahead = ahead
         self._wake = wake
         self._timer: TimerHandle | None = None
+        self._armed_for: datetime | str | None = None
         self._poll: TimerHandle | None = None
         self._polls = type(storage).changes_elsewhere is not QueueStorage.changes_elsewhere
 
@@ -189,14 +190,18 @@ class Agenda:
         Args:
             claims: whether due times matter; not while every slot is taken or the queue is paused.
         """
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         bounds = [self.next_due if claims else None, self._next_expiry]
         if self._deadlines:
             bounds.append(self._deadlines[0][0])
         earliest = min((bound for bound in bounds if bound is not None), default=None)
-        if self._is_doubtful:
+        wanted = "doubtful" if self._is_doubtful else earliest
+        if self._timer is not None and wanted != self._armed_for:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = wanted
+        if self._timer is not None:
+            pass
+        elif self._is_doubtful:
             self._timer = self._clock.call_later(DOUBTFUL_EVERY, self._fire_doubtful)
         elif earliest is not None:
             self._timer = self._clock.call_at(earliest, self._fire)

@@ -71,11 +71,8 @@ class Steps:
                     continue
                 calls_plan.merge(call.plan)
                 decided.append(call)
-        everything = Plan(now)
-        everything.merge(worker_plan)
-        everything.merge(calls_plan)
         try:
-            await self._write(everything)
+            await self._write(worker_plan, calls_plan)
         except Exception as error:  # noqa: BLE001 - any exception of an adapter is a fault of the storage
             if unit is not None and worker_plan.records:
                 self._report_write(unit, error)
@@ -257,8 +254,9 @@ class Steps:
         unit.failures += 1
         self._faults.report("apply", error, unit.failures, is_write=True)
 
-    async def _write(self, plan: Plan) -> None:
-        changes = plan.changes()
+    async def _write(self, *plans: Plan) -> None:
+        any_order = self._storage.atomic
+        changes = [change for plan in plans for change in plan.changes(any_order=any_order)]
         if changes:
             try:
                 await self._storage.apply(changes)

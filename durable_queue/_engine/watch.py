@@ -7,24 +7,31 @@ from collections.abc import Callable
 
 
 class Watch:
-    """Wakes everybody who waits for a condition, so that each can look at its own."""
+    """Wakes those who wait for a condition once it holds."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     def notify(self) -> None:
         """Say that something may have changed."""
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
+        # Looked at here, so that a caller who waits for the end of thousands of tasks is not woken for each of them.
+        for waiter, condition in list(self._waiters.items()):
+            if not waiter.done() and _may_hold(condition):
                 waiter.set_result(None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return once the condition holds; it is evaluated after every `notify`, and may raise."""
         while not condition():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = condition
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
+
+
+def _may_hold(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except Exception:  # noqa: BLE001 - raised again where it is waited for
+        return True
