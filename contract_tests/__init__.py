@@ -16,6 +16,7 @@ import pytest
 
 # Before the areas are imported: an adapter's author sees the values that differ only if their asserts are rewritten.
 pytest.register_assert_rewrite(
+    "contract_tests._ahead",
     "contract_tests._apply",
     "contract_tests._concurrency",
     "contract_tests._consumer",
@@ -31,7 +32,8 @@ pytest.register_assert_rewrite(
     "contract_tests._walk",
 )
 
-from contract_tests._apply import ApplyArea  # noqa: E402 - after the registration above
+from contract_tests._ahead import AheadArea  # noqa: E402 - after the registration above
+from contract_tests._apply import ApplyArea  # noqa: E402
 from contract_tests._base import Damage, OpenStorage, make_task  # noqa: E402
 from contract_tests._concurrency import ConcurrencyArea  # noqa: E402
 from contract_tests._consumer import ConsumerArea  # noqa: E402
@@ -54,6 +56,7 @@ class QueueStorageContract(
     QueriesArea,
     PagingArea,
     ReadinessArea,
+    AheadArea,
     KeysArea,
     DependentsArea,
     ExpiryArea,

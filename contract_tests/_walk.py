@@ -27,6 +27,7 @@ from durable_queue import (
     StoredTask,
     TaskAlreadyExistsError,
     TaskNotFoundError,
+    TaskStatus,
     Update,
 )
 
@@ -143,6 +144,8 @@ class StorageWalk(RuleBasedStateMachine):
                 expected = await self.model.get_ready(self.now, limit, types=types)
                 assert found == expected[: len(found)]
                 assert bool(found) == bool(expected)
+            if self.storage.reads_ahead:
+                await self._compare_heads(limit)
             late = await self.storage.get_expired(self.now, limit)
             all_late = await self.model.get_expired(self.now, 100)
             assert all(task in all_late for task in late)
@@ -155,6 +158,20 @@ class StorageWalk(RuleBasedStateMachine):
             dependents = await self.model.get_waiting_dependents_of(finished)
             assert [task for task in dependents if task in judgeable] == judgeable
             assert all(task in judgeable for task in await self.model.get_judgeable(finished))
+
+    async def _compare_heads(self, limit: int) -> None:
+        """Compare the head of the ready order with what the records say, without any index."""
+        head = await self.storage.read_ahead(self.now, limit)
+        records = await self.model.get_all()
+        ready = await self.model.get_ready(self.now, len(IDS))
+        times = [task.next_attempt_at for task in records if can_be_claimed(task)]
+        assert head.tasks == ready[: len(head.tasks)]
+        assert len(head.tasks) <= limit
+        assert bool(head.tasks) == bool(ready)
+        assert not head.is_all or head.tasks == ready
+        assert head.until == min((at for at in times if at is not None and at > self.now), default=None)
+        parents = {dependency for task in records for dependency in task.depends_on}
+        assert parents.intersection(task.id for task in head.tasks) <= set(head.with_dependents)
 
     def _compare_outcomes(self, found: Awaitable[None], expected: Awaitable[None]) -> None:
         assert self._run(_outcome(found)) == self._run(_outcome(expected))
@@ -177,6 +194,11 @@ class StorageWalk(RuleBasedStateMachine):
         # How far a list got that failed is not promised where it is not atomic.
         self.model = MemoryQueueStorage()
         await self.model.apply([Save(task) for task in await self.storage.get_all()])
+
+
+def can_be_claimed(task: StoredTask) -> bool:
+    """Whether a record is ready as soon as its time has come."""
+    return task.status in (TaskStatus.PENDING, TaskStatus.RETRY_SCHEDULED) and not task.held
 
 
 async def _outcome(call: Awaitable[None]) -> tuple[type[Exception], str] | None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from contract_tests import QueueStorageContract
-from tests.contract import broken_queries, broken_writes
+from tests.contract import broken_heads, broken_queries, broken_writes
 from tests.contract.breaking import AREA_OF
 
 
@@ -42,7 +42,8 @@ def outcomes() -> Outcomes:
     """Run the contract on all broken storages, once."""
     plugin = Outcomes()
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-    pytest.main([broken_queries.__file__, broken_writes.__file__, *options], plugins=[plugin])
+    broken = [module.__file__ for module in (broken_heads, broken_queries, broken_writes)]
+    pytest.main([*broken, *options], plugins=[plugin])
     return plugin
 
 
