@@ -199,9 +199,12 @@ def _pass_on(name: str) -> Callable[..., Awaitable[Any]]:
 
 
 OPERATIONS = frozenset(
-    name for name, method in vars(QueueStorage).items() if inspect.iscoroutinefunction(method)
+    name
+    for name, method in vars(QueueStorage).items()
+    # Asked in the place of `get_ready`, and known under that name.
+    if inspect.iscoroutinefunction(method) and name != "read_ahead"
 )
-"""The names of all methods of `QueueStorage`, for `FlakyStorage`."""
+"""The names of the methods of `QueueStorage`, for `FlakyStorage`; `read_ahead` goes by the name of `get_ready`."""
 
 # The methods with a default are passed on too: the default would answer with calls of others, and hide what
 # the wrapped storage does better.

@@ -63,7 +63,7 @@ def test_every_method_of_a_storage_is_known() -> None:
     """S10.1: faults can be planned for every method that the interface has."""
     methods = {name for name, value in vars(QueueStorage).items() if iscoroutinefunction(value)}
 
-    assert methods == OPERATIONS
+    assert methods - {"read_ahead"} == OPERATIONS
     assert {"save", "update", "delete", "apply"} == WRITES
     assert methods - vars(FlakyStorage).keys() == {"changes_elsewhere"}
 
@@ -121,6 +121,23 @@ async def test_every_method_is_passed_on_once_and_counted(operation: str) -> Non
     assert inner.seen == [(operation, args, options)]
     assert storage.calls == {operation: 1}
     assert answer == (None if operation in {"save", "update", "delete"} else f"answer of {operation}")
+
+
+@pytest.mark.asyncio
+async def test_reading_ahead_goes_by_the_name_of_the_read_that_it_replaces() -> None:
+    """S10.1: `read_ahead` is passed on where the inner storage has it, and counted and failed as `get_ready`."""
+    inner = MemoryQueueStorage()
+    storage = FlakyStorage(inner)
+    await inner.save(record())
+
+    assert (storage.reads_ahead, FlakyStorage(ThirteenMethodStorage()).reads_ahead) == (True, False)
+    assert await storage.read_ahead(FAKE_START, 3) == await inner.read_ahead(FAKE_START, 3)
+    assert storage.calls == {"get_ready": 1}
+    storage.fail("get_ready")
+    with pytest.raises(StorageError, match="get_ready was told to fail"):
+        await storage.read_ahead(FAKE_START, 3)
+    with pytest.raises(ValueError, match="must be the name of a method"):
+        storage.fail("read_ahead")
 
 
 def test_it_is_atomic_when_the_inner_storage_is() -> None:
