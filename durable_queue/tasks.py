@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -235,9 +234,14 @@ class StoredTask:
             self.expires_at,
         ):
             if value is not None and getattr(value, "tzinfo", None) is not UTC:
-                for name in _INSTANTS:
-                    _set_in_utc(self, name, getattr(self, name))
+                self._hold_in_utc()
                 break
+
+    def _hold_in_utc(self) -> None:
+        for name in _INSTANTS:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_instant(value, name))
 
     def __repr__(self) -> str:
         # Nothing that an application put in: see S1.8.
@@ -417,34 +421,6 @@ def from_micros(micros: int) -> datetime:
 
 _NAMES = ("id", "type", "group", "deduplication_key", "idempotency_key")
 _INSTANTS = ("created_at", "updated_at", "next_attempt_at", "hand_off_deadline", "expires_at")
-
-_values_of = attrgetter(*(field.name for field in attrs.fields(StoredTask)))
-_setter_of = {field.name: getattr(StoredTask, field.name).__set__ for field in attrs.fields(StoredTask)}
-_setters = tuple(_setter_of.values())
-
-
-def moved(task: StoredTask, **changes: Any) -> StoredTask:
-    """Return a record with other values in some fields, for the moves of a task from status to status.
-
-    It gives what `attrs.evolve` gives at a third of the cost, because what the moves change keeps the rules of S1.5
-    and need not be checked again; a task is moved twice for every attempt.
-
-    Args:
-        task: the record; it stays as it is.
-        changes: new values by field name; an instant in another time zone is taken over in UTC.
-    """
-    record = object.__new__(StoredTask)
-    for put, value in zip(_setters, _values_of(task), strict=True):
-        put(record, value)
-    for name, value in changes.items():
-        is_elsewhere = type(value) is datetime and value.tzinfo is not UTC
-        _setter_of[name](record, check_instant(value, name) if is_elsewhere else value)
-    return record
-
-
-def _set_in_utc(task: StoredTask, name: str, value: object) -> None:
-    if value is not None:
-        _setter_of[name](task, check_instant(value, name))
 
 
 def _maybe(function: Any, value: Any) -> Any:

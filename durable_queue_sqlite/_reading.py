@@ -86,8 +86,8 @@ def read_ahead(session: Session, now: int, limit: int) -> ReadyHead | None:
     is_all = len(rows) < limit and text <= AHEAD_TEXT
     with_dependents = {row[1] for row in rows if row[-1]}
     if len(tasks) == len(rows):
-        for row in rows:
-            session.recall.keep(row[1], known_of(row, has_edges=bool(row[-1])))
+        for row, task in zip(rows, tasks, strict=True):
+            session.recall.keep(task.id, known_of(row, task.payload_text, has_edges=bool(row[-1])))
     else:
         # Behind what cannot be read there is perhaps more; this is rare, so that it may be slow.
         tasks = _page(session, sql.GET_READY, (), BEGINNING, limit, place_of=_ready_place)

@@ -6,9 +6,7 @@ unless another connection commits or a transaction comes to an unclear end; then
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import attrs
+from typing import Any, Final, NamedTuple
 
 from durable_queue_sqlite._rows import Row
 
@@ -17,8 +15,7 @@ MOST_TEXT: Final = 4 * 1024 * 1024
 """How many characters of payload are kept in all; they are compared with what an update brings."""
 
 
-@attrs.frozen
-class Known:
+class Known(NamedTuple):
     """What is stored under an id before a transaction.
 
     Attributes:
@@ -42,9 +39,15 @@ NOTHING: Final = Known()
 """What is known of an id that is not stored and that nothing depends on."""
 
 
-def known_of(row: Row, *, has_edges: bool) -> Known:
-    """Return what a row of an active task, as `_rows.read` takes it, lets one know."""
-    return Known(row[0], True, has_edges, row[20] is not None, (row[2], *row[5:8], *row[13:17]), row[19])
+def known_of(row: Row, payload: str, *, has_edges: bool) -> Known:
+    """Return what a row of an active task, as `_rows.read` takes it, lets one know.
+
+    Args:
+        row: the row.
+        payload: the same text as its record holds, so that the two need not be compared letter by letter.
+        has_edges: whether anything depends on it.
+    """
+    return Known(row[0], True, has_edges, row[20] is not None, (row[2], *row[5:8], *row[13:17]), payload)
 
 
 class Recall:
@@ -65,7 +68,8 @@ class Recall:
 
     def keep(self, task_id: str, known: Known) -> None:
         """Remember an id, in place of what was known of it."""
-        self.drop(task_id)
+        if task_id in self._known:
+            self.drop(task_id)
         self._known[task_id] = known
         self._text += _length(known)
         while len(self._known) > MOST_ROWS or self._text > MOST_TEXT:
@@ -81,7 +85,7 @@ class Recall:
         """Take note that something depends on an id now."""
         known = self._known.get(task_id)
         if known is not None and not known.has_edges:
-            self._known[task_id] = attrs.evolve(known, has_edges=True)
+            self._known[task_id] = known._replace(has_edges=True)
 
 
 def _length(known: Known) -> int:

@@ -153,7 +153,7 @@ def read(row: Row) -> StoredTask:
         ):
             if text is not None and not text.isascii():
                 _check_text(text, field)
-        extra = _Details(details)
+        created = _instant(created_at, "created_at")
         return StoredTask(
             id=task_id,
             type=type_name,
@@ -161,27 +161,19 @@ def read(row: Row) -> StoredTask:
             status=_choice(_STATUSES, status, "status"),
             attempts=attempts,
             retry_policy=_NO_RETRY if retry_policy is None else _policy(retry_policy),
-            created_at=_instant(created_at, "created_at"),
-            updated_at=_instant(updated_at, "updated_at"),
+            created_at=created,
+            updated_at=created if updated_at == created_at else _instant(updated_at, "updated_at"),
             sequence=sequence,
             next_attempt_at=None if next_attempt_at is None else _instant(next_attempt_at, "next_attempt_at"),
             deduplication_key=deduplication_key,
-            idempotency_key=extra.take("idempotencyKey", str),
-            last_failure=extra.failure("lastFailure"),
-            cancel_requested=extra.take("cancelRequested", bool, default=False),
             priority=-rank,
             depends_on=() if depends_on is None else _dependencies(depends_on),
             on_dependency_failure=_choice(_POLICIES, on_dependency_failure, "on_dependency_failure"),
             group=group,
-            hand_off_reference=extra.take("handOffReference", str),
-            hand_off_deadline=extra.instant("handOffDeadlineMicros"),
             expires_at=None if expires_at is None else _instant(expires_at, "expires_at"),
             result=None if result is None else _body(result),
-            interruptions=extra.take("interruptions", int, default=0),
-            payload_version=extra.take("payloadVersion", int, default=1),
-            failures=extra.failures("failures"),  # type: ignore[arg-type]  # the converter is a generic `tuple`
             held=_flag(held, "held"),
-            skipped=extra.take("skipped", bool, default=False),
+            **({} if details is None else _Details(details).fields()),
         )
     except CorruptRecordError as error:
         raise CorruptRecordError(error.reason, task_id=safe_text(task_id), field=error.field) from None
@@ -256,13 +248,25 @@ def _policy(text: str) -> RetryPolicy:
 class _Details:
     """Strict reads from the JSON object of what has no column."""
 
-    def __init__(self, text: str | None) -> None:
-        self._data: dict[str, Any] = {}
-        if text is not None:
-            data = _json(text, "details")
-            if not isinstance(data, dict):
-                raise CorruptRecordError("must be a JSON object", field="details")
-            self._data = data
+    def __init__(self, text: str) -> None:
+        data = _json(text, "details")
+        if not isinstance(data, dict):
+            raise CorruptRecordError("must be a JSON object", field="details")
+        self._data: dict[str, Any] = data
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a record that have no column."""
+        return {
+            "idempotency_key": self.take("idempotencyKey", str),
+            "last_failure": self.failure("lastFailure"),
+            "cancel_requested": self.take("cancelRequested", bool, default=False),
+            "hand_off_reference": self.take("handOffReference", str),
+            "hand_off_deadline": self.instant("handOffDeadlineMicros"),
+            "interruptions": self.take("interruptions", int, default=0),
+            "payload_version": self.take("payloadVersion", int, default=1),
+            "failures": self.failures("failures"),
+            "skipped": self.take("skipped", bool, default=False),
+        }
 
     def take(self, key: str, kind: type, default: Any = None) -> Any:
         value = self._data.get(key, default)

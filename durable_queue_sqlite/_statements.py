@@ -287,6 +287,14 @@ UPDATE_STATES: Final = _for_rows(
     ') AS new WHERE tasks."row" = new.column1',
 )
 
+SET_STATE: Final = """
+UPDATE tasks SET
+    status = ?2, stage = ?3, updated_at = ?4, attempts = ?5, next_attempt_at = ?6, expires_at = ?7, held = ?8,
+    retry_policy = ?9, details = ?10
+WHERE "row" IN (SELECT value FROM json_each(?1))
+"""
+"""The same state for many tasks: most of those that are claimed, completed or released together."""
+
 UPDATE_TASKS: Final = _for_rows(
     18,
     """

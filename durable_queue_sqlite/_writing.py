@@ -93,7 +93,7 @@ class _Writer:
         recall = self._session.recall
         for task_id in self._dropped:
             recall.drop(task_id)
-        for task_id, known in self._kept[-MOST_ROWS:]:
+        for task_id, known in self._kept:
             recall.keep(task_id, known)
         for _, task, _ in self._edges:
             for dependency in task.depends_on:
@@ -167,7 +167,8 @@ class _Writer:
         rows: list[tuple[Any, ...]] = []
         payloads: list[tuple[int, str]] = []
         results: list[tuple[int, str]] = []
-        for old, task in tasks:
+        first_kept = len(tasks) - MOST_ROWS
+        for index, (old, task) in enumerate(tasks):
             self.last_row = row = self.last_row + 1
             columns = columns_of(task, boundary)
             rows.append((row, task.id, *columns, writer))
@@ -176,14 +177,15 @@ class _Writer:
                 results.append((row, task.result_text))
             if columns[_DEPENDS_ON] is not None:
                 self._edges.append((row, task, columns[_DEPENDS_ON]))
-            self._keep(old, row, task, columns)
+            if index >= first_kept:
+                self._keep(old, row, task, columns)
         self._write_rows(sql.INSERT_TASKS, rows)
         self._write_rows(sql.INSERT_PAYLOADS, payloads)
         self._write_rows(sql.PUT_RESULTS, results)
 
     def _update(self, tasks: list[tuple[Known, StoredTask]]) -> None:
         boundary = self._session.boundary
-        states: list[tuple[Any, ...]] = []
+        states: dict[tuple[Any, ...], list[int | None]] = {}
         whole: list[tuple[Any, ...]] = []
         payloads: list[tuple[int | None, str]] = []
         results: list[tuple[int | None, str]] = []
@@ -192,7 +194,7 @@ class _Writer:
         for old, task in tasks:
             columns = columns_of(task, boundary)
             if columns[:FIXED] == old.fixed:
-                states.append((old.row, *columns[FIXED:]))
+                states.setdefault(columns[FIXED:], []).append(old.row)
             else:
                 whole.append((old.row, *columns))
                 if columns[_DEPENDS_ON] != old.fixed[_DEPENDS_ON]:
@@ -206,18 +208,29 @@ class _Writer:
             elif old.has_result:
                 without_result.append(old.row)
             self._keep(old, old.row, task, columns)
-        self._write_rows(sql.UPDATE_STATES, states)
+        self._set_states(states)
         self._write_rows(sql.UPDATE_TASKS, whole)
         self._write_rows(sql.UPDATE_PAYLOADS, payloads)
         self._write_rows(sql.PUT_RESULTS, results)
         self._execute(sql.DELETE_RESULTS, without_result and as_json(without_result))
         self._execute(sql.DELETE_EDGES, without_edges and as_json(without_edges))
 
+    def _set_states(self, states: Mapping[tuple[Any, ...], list[int | None]]) -> None:
+        single: list[tuple[Any, ...]] = []
+        for state, rows in states.items():
+            if len(rows) == 1:
+                single.append((rows[0], *state))
+            else:
+                self._database.execute(sql.SET_STATE, (as_json(rows), *state))
+        self._write_rows(sql.UPDATE_STATES, single)
+
     def _keep(self, old: Known, row: int | None, task: StoredTask, columns: tuple[Any, ...]) -> None:
+        has_result = task.result_text is not None
+        if task.payload_text is old.payload and has_result is old.has_result and columns[:FIXED] == old.fixed:
+            # By heart already, and unchanged: so is a claim, as a rule.
+            return
         if columns[FIXED] < _FIRST_TERMINAL:
-            known = Known(
-                row, True, old.has_edges, task.result_text is not None, columns[:FIXED], task.payload_text
-            )
+            known = Known(row, True, old.has_edges, has_result, columns[:FIXED], task.payload_text)
             self._kept.append((task.id, known))
 
     def _write_rows(self, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]) -> None:

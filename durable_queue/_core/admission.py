@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 import attrs
@@ -101,9 +101,11 @@ def admit(
         target = id_of.get(dependency, dependency)
         return name_of.get(target, target)
 
-    order = dependencies_first(
-        {name: [node(dependency) for dependency in draft.depends_on] for name, draft in kept.items()}
-    )
+    order: Iterable[str] = kept
+    if any(draft.depends_on for draft in kept.values()):
+        order = dependencies_first(
+            {name: [node(dependency) for dependency in draft.depends_on] for name, draft in kept.items()}
+        )
     outside = {
         target
         for draft in kept.values()
@@ -120,7 +122,9 @@ def admit(
     position = {draft.name: index for index, draft in enumerate(drafts)}
     for index, name in enumerate(order, 1):
         record = _record(kept[name], id_of, created_at, updated_at, first_sequence + position[name])
-        facts[record.id] = fact_of(record.id, _store(plan, record, facts))
+        record = _store(plan, record, facts)
+        if len(kept) > 1:
+            facts[record.id] = fact_of(record.id, record)
         if index % BREATHE_EVERY == 0:
             yield Breathe()
     return id_of

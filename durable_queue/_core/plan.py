@@ -134,7 +134,8 @@ class Plan:
                 saves.append(Save(task))
             else:
                 updates[task_id] = task
-        return [*saves, *(Update(updates[task_id]) for task_id in (updates if any_order else _safe_order(updates))), *deletes]
+        order = updates if any_order else _safe_order(updates)
+        return [*saves, *(Update(updates[task_id]) for task_id in order), *deletes]
 
 
 def _safe_order(updates: dict[str, StoredTask]) -> Iterable[str]:

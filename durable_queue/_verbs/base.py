@@ -20,7 +20,6 @@ from durable_queue._engine.arguments import (
     check_optional_delay,
 )
 from durable_queue._engine.broadcast import Broadcast
-from durable_queue._engine.drafts import new_id
 from durable_queue._engine.faults import Faults
 from durable_queue._engine.ledger import Ledger
 from durable_queue._engine.lifecycle import Lifecycle, RunState
@@ -87,7 +86,7 @@ class QueueBase:
         check_delay(storage_retry_delay, "storage_retry_delay")
         self._clock = clock or SystemQueueClock()
         self._storage = storage
-        self._id_generator = id_generator or new_id
+        self._id_generator = id_generator
         self._stop_grace = check_optional_delay(stop_grace, "stop_grace")
         self._keep = check_optional_delay(retention, "retention")
         self._retention: Retention | None = None

@@ -15,7 +15,6 @@ from durable_queue._engine.drafts import (
     check_dependencies,
     known_options,
     make_draft,
-    new_id,
 )
 from durable_queue._text import AUTOMATIC
 from durable_queue._verbs.base import QueueBase
@@ -154,7 +153,7 @@ class Submitting(QueueBase):
                     created_at=created_at,
                     updated_at=now,
                     first_sequence=first,
-                    ids_may_repeat=self._id_generator is not new_id,
+                    ids_may_repeat=self._id_generator is not None,
                 )
             )
 
