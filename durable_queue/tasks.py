@@ -146,7 +146,8 @@ class _BrokenRuleError(ValueError):
         self.reason = reason
 
 
-@attrs.frozen(kw_only=True, repr=False)
+# No weak references: `_core.copying` asks for it.
+@attrs.frozen(kw_only=True, repr=False, weakref_slot=False)
 class StoredTask:
     """One task as it is stored: immutable, compared field by field, free of payload in its repr.
 

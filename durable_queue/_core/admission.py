@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
+from typing import Any
 
 import attrs
 
+from durable_queue._core.copying import changed
 from durable_queue._core.graphs import dependencies_first
 from durable_queue._core.ordering import is_expired
 from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, FindHolder, GetFacts, GetTasks, Plan
@@ -120,8 +123,16 @@ def admit(
             raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored; nothing was enqueued")
 
     position = {draft.name: index for index, draft in enumerate(drafts)}
+    like: tuple[tuple[Any, ...], StoredTask] | None = None
     for index, name in enumerate(order, 1):
-        record = _record(kept[name], id_of, created_at, updated_at, first_sequence + position[name])
+        draft, sequence = kept[name], first_sequence + position[name]
+        shared = _shared_by(draft)
+        if like is not None and like[0] == shared:
+            # One of many tasks that were enqueued with the same options.
+            record = changed(like[1], id=draft.id, payload_text=draft.payload_text, sequence=sequence)
+        else:
+            record = _record(draft, id_of, created_at, updated_at, sequence)
+            like = None if draft.depends_on else (shared, record)
         record = _store(plan, record, facts)
         if len(kept) > 1:
             facts[record.id] = fact_of(record.id, record)
@@ -152,6 +163,11 @@ def _refuse_taken(drafts: Collection[Draft]) -> Decision[None]:
         if draft.id in seen:
             raise TaskAlreadyExistsError(draft.id)
         seen.add(draft.id)
+
+
+_shared_by = attrgetter(
+    *(field.name for field in attrs.fields(Draft) if field.name not in {"name", "id", "payload_text"})
+)
 
 
 def _record(

@@ -9,15 +9,12 @@ The diagram in ``docs/explanation/states.md`` is checked against `MOVES` by a te
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from operator import attrgetter
+from datetime import datetime
 from typing import Any
 
-import attrs
-
+from durable_queue._core.copying import changed
 from durable_queue._core.failures import cancelled_failure, expired_failure
 from durable_queue._json import JsonText
-from durable_queue.clock import check_instant
 from durable_queue.errors import TaskStateError
 from durable_queue.retry import RetryPolicy
 from durable_queue.tasks import StoredTask, TaskFailure, TaskStatus
@@ -115,7 +112,7 @@ def put_back(task: StoredTask, now: datetime, **changes: Any) -> StoredTask:
 
 def count_interruption(task: StoredTask) -> StoredTask:
     """Count that the process ended while a task ran (S7.2); what becomes of it is the next move."""
-    return _changed(task, interruptions=task.interruptions + 1)
+    return changed(task, interruptions=task.interruptions + 1)
 
 
 def reopen(
@@ -143,28 +140,4 @@ def _move(move: str, task: StoredTask, status: TaskStatus, now: datetime, **chan
         raise TaskStateError(
             f"task {task.id!r} is {task.status.value}; {move} cannot make it {status.value} from there"
         )
-    return _changed(task, status=status, updated_at=now, **changes)
-
-
-_values_of = attrgetter(*(field.name for field in attrs.fields(StoredTask)))
-_setter_of = {field.name: getattr(StoredTask, field.name).__set__ for field in attrs.fields(StoredTask)}
-_setters = tuple(_setter_of.values())
-
-
-def _changed(task: StoredTask, **changes: Any) -> StoredTask:
-    """Return a record with other values in some fields.
-
-    It gives what `attrs.evolve` gives at half the cost, because what the moves change keeps the rules of S1.5 and need
-    not be checked again; every attempt takes two of them.
-
-    Args:
-        task: the record; it stays as it is.
-        changes: new values by field name; an instant in another time zone is taken over in UTC.
-    """
-    record = object.__new__(StoredTask)
-    for put, value in zip(_setters, _values_of(task), strict=True):
-        put(record, value)
-    for name, value in changes.items():
-        is_elsewhere = type(value) is datetime and value.tzinfo is not UTC
-        _setter_of[name](record, check_instant(value, name) if is_elsewhere else value)
-    return record
+    return changed(task, status=status, updated_at=now, **changes)
