@@ -83,6 +83,10 @@ def admit(
         TaskAlreadyExistsError: an id is taken.
         TaskNotFoundError: a dependency is neither a node nor stored.
     """
+    if len(drafts) == 1 and not _is_involved(drafts[0]) and not ids_may_repeat:
+        # Most calls: one task that nothing else has a say in.
+        record = _record(drafts[0], {}, created_at, updated_at, first_sequence)
+        return {drafts[0].name: _store(plan, record, {}).id}
     id_of: dict[str, str] = {}
     kept: dict[str, Draft] = {}
     name_holding: dict[str, str] = {}
@@ -134,11 +138,14 @@ def admit(
             record = _record(draft, id_of, created_at, updated_at, sequence)
             like = None if draft.depends_on else (shared, record)
         record = _store(plan, record, facts)
-        if len(kept) > 1:
-            facts[record.id] = fact_of(record.id, record)
+        facts[record.id] = fact_of(record.id, record)
         if index % BREATHE_EVERY == 0:
             yield Breathe()
     return id_of
+
+
+def _is_involved(draft: Draft) -> bool:
+    return draft.deduplication_key is not None or bool(draft.depends_on)
 
 
 def find_holder(plan: Plan, key: str) -> Decision[str | None]:
@@ -186,7 +193,7 @@ def _record(
         deduplication_key=draft.deduplication_key,
         idempotency_key=draft.idempotency_key,
         priority=draft.priority,
-        depends_on=tuple(id_of.get(dependency, dependency) for dependency in draft.depends_on),
+        depends_on=draft.depends_on and tuple(id_of.get(name, name) for name in draft.depends_on),
         on_dependency_failure=draft.on_dependency_failure,
         group=draft.group,
         expires_at=draft.expires_at,

@@ -105,13 +105,11 @@ class Plan:
 
     def merge(self, other: Plan) -> None:
         """Take over what a plan made on top of this one has decided."""
-        if not self.records:
-            self.records.update(other.records)
-            self.by_dependency = {id_: list(ids) for id_, ids in other.by_dependency.items()}
-            self.by_key = {key: list(ids) for key, ids in other.by_key.items()}
-        else:
+        if other.by_dependency or other.by_key:
             for task_id, task in other.records.items():
                 self._record(task_id, task)
+        else:
+            self.records.update(other.records)
         self.events.extend(other.events)
         self._new |= other._new
 

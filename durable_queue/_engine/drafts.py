@@ -47,50 +47,72 @@ class EnqueueOptions(SharedOptions, total=False):
 
 @attrs.frozen(kw_only=True)
 class Node:
-    """A task on its way into one enqueue call, with its name there and its options."""
+    """A task on its way into one enqueue call, with its name there and its options, which nobody changes any more."""
 
     name: str
     task: object = attrs.field(repr=False)
     options: dict[str, Any] = attrs.field(factory=dict, repr=False)
 
 
-def make_draft(
-    node: Node,
-    *,
-    registry: Registry,
-    id_generator: Callable[[], str] | None,
-    now: datetime,
-) -> Draft:
-    """Check a task and its options and turn them into a draft.
+class Drafting:
+    """Turns the tasks of one call into drafts.
 
-    Raises:
-        UnknownTaskTypeError: its class is not registered.
-        PayloadError: it cannot be stored as JSON.
-        TypeError: an option has the wrong type.
-        ValueError: an option has an impossible value.
+    Args:
+        registry: the types.
+        id_generator: where ids come from; None for random ones.
+        now: the time of the call.
     """
-    options = node.options
-    task_type = registry.of(node.task)
+
+    def __init__(self, registry: Registry, id_generator: Callable[[], str] | None, now: datetime) -> None:
+        self._registry = registry
+        self._id_generator = id_generator
+        self._now = now
+        # Often all tasks of a call share one dict of options: it is checked once.
+        self._options: dict[str, Any] | None = None
+        self._checked: dict[str, Any] = {}
+
+    def draft(self, node: Node) -> Draft:
+        """Check a task and its options and make a draft of them.
+
+        Raises:
+            UnknownTaskTypeError: its class is not registered.
+            PayloadError: it cannot be stored as JSON.
+            TypeError: an option has the wrong type.
+            ValueError: an option has an impossible value.
+        """
+        task_type = self._registry.of(node.task)
+        if node.options is not self._options:
+            self._checked = _check_options(node.options, self._now)
+            self._options = node.options
+        return Draft(
+            name=node.name,
+            id=new_id(self._now) if self._id_generator is None else _own_id(self._id_generator),
+            type=task_type.name,
+            payload_text=task_type.codec.encode(node.task),
+            **({"retry_policy": task_type.retry_policy} | self._checked),
+        )
+
+
+def _check_options(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Check the options of a task; return the fields of a draft that they set."""
+    if not options:
+        return {}
     policy = options.get("retry_policy")
     check_kind(policy, RetryPolicy, "retry_policy", "a RetryPolicy")
     on_failure = options.get("on_dependency_failure", DependencyFailurePolicy.CANCEL)
     if not isinstance(on_failure, DependencyFailurePolicy):
         raise TypeError("on_dependency_failure must be a DependencyFailurePolicy")
-    return Draft(
-        name=node.name,
-        id=new_id(now) if id_generator is None else _own_id(id_generator),
-        type=task_type.name,
-        payload_text=task_type.codec.encode(node.task),
-        retry_policy=policy or task_type.retry_policy,
-        deduplication_key=_optional_name(options, "deduplication_key"),
-        idempotency_key=_optional_name(options, "idempotency_key"),
-        priority=_check_priority(options.get("priority", 0)),
-        depends_on=check_dependencies(options.get("depends_on", ())),
-        on_dependency_failure=on_failure,
-        group=_optional_name(options, "group"),
-        next_attempt_at=_instant(options, "run_at", "delay", now, past_is_none=True),
-        expires_at=_instant(options, "expires_at", "expires_in", now, past_is_none=False),
-    )
+    fields = {
+        "deduplication_key": _optional_name(options, "deduplication_key"),
+        "idempotency_key": _optional_name(options, "idempotency_key"),
+        "priority": _check_priority(options.get("priority", 0)),
+        "depends_on": check_dependencies(options.get("depends_on", ())),
+        "on_dependency_failure": on_failure,
+        "group": _optional_name(options, "group"),
+        "next_attempt_at": _instant(options, "run_at", "delay", now, past_is_none=True),
+        "expires_at": _instant(options, "expires_at", "expires_in", now, past_is_none=False),
+    }
+    return fields if policy is None else fields | {"retry_policy": policy}
 
 
 def _own_id(id_generator: Callable[[], str]) -> str:
@@ -112,7 +134,7 @@ def known_options(options: Mapping[str, Any], allowed: type) -> dict[str, Any]:
     Raises:
         TypeError: one is not known.
     """
-    unknown = options.keys() - allowed.__annotations__.keys()
+    unknown = options and options.keys() - allowed.__annotations__.keys()
     if unknown:
         raise TypeError(
             f"unexpected option {min(unknown)!r}; known are {', '.join(sorted(allowed.__annotations__))}"
@@ -134,7 +156,7 @@ def new_id(now: datetime) -> str:
     return f"{number & ~_MARKED_BITS | _MARKS:032x}"
 
 
-def _optional_name(options: dict[str, Any], name: str) -> str | None:
+def _optional_name(options: Mapping[str, Any], name: str) -> str | None:
     value = options.get(name)
     return None if value is None else check_name(value, name)
 
@@ -160,7 +182,7 @@ def check_dependencies(value: object) -> tuple[str, ...]:
 
 
 def _instant(
-    options: dict[str, Any], absolute: str, relative: str, now: datetime, *, past_is_none: bool
+    options: Mapping[str, Any], absolute: str, relative: str, now: datetime, *, past_is_none: bool
 ) -> datetime | None:
     instant, span = options.get(absolute), options.get(relative)
     if instant is not None and span is not None:

@@ -63,7 +63,7 @@ class Steps:
         for call in calls:
             if not call.future.done() and await self._decide_call(call, Plan(now, calls_plan)):
                 assert call.plan is not None
-                if any(
+                if worker_plan.records and any(
                     task is None and worker_plan.knows(task_id) for task_id, task in call.plan.records.items()
                 ):
                     # Should the write fail, the worker's part is written again: the record must still be there then.

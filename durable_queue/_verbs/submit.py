@@ -9,12 +9,12 @@ from typing import Any, Unpack
 from durable_queue._core.admission import Draft, admit
 from durable_queue._core.plan import BREATHE_EVERY, Decision, GetMaxSequence, Plan
 from durable_queue._engine.drafts import (
+    Drafting,
     EnqueueOptions,
     Node,
     SharedOptions,
     check_dependencies,
     known_options,
-    make_draft,
 )
 from durable_queue._text import AUTOMATIC
 from durable_queue._verbs.base import QueueBase
@@ -126,9 +126,10 @@ class Submitting(QueueBase):
     async def _enqueue(self, nodes: Sequence[Node]) -> dict[str, str]:
         self._begin_call()
         now = self._clock.now()
+        drafting = Drafting(self._registry, self._id_generator, now)
         drafts: list[Draft] = []
         for node in nodes:
-            drafts.append(make_draft(node, registry=self._registry, id_generator=self._id_generator, now=now))
+            drafts.append(drafting.draft(node))
             if len(drafts) % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
                 self._begin_call()
