@@ -19,6 +19,7 @@ import aiosqlite
 
 from durable_queue.errors import CorruptRecordError, StorageError
 from durable_queue_sqlite import _opening
+from durable_queue_sqlite._breather import Breather
 from durable_queue_sqlite._session import Job, Session
 
 _Result = TypeVar("_Result")
@@ -42,6 +43,7 @@ class Link:
         self.is_inherited = False
         _made.add(self)
         self._loop = asyncio.get_running_loop()
+        self._breather = Breather(self._loop)
         self._closing: asyncio.Task[None] | None = None
         self._connection = _connection_in_daemon_thread(self._session)
 
@@ -134,6 +136,7 @@ class Link:
         """
         cancelled: asyncio.CancelledError | None = None
         while True:
+            self._breather.begin()
             try:
                 # Not SQL: the session takes the job under this name, see `Session.executescript`.
                 await self._connection.executescript(cast(Any, job))
@@ -145,6 +148,8 @@ class Link:
                 # The job is in the thread's queue all the same; what comes after it has seen its end.
                 cancelled = error
                 job = Job("wait", _nothing)
+            finally:
+                self._breather.end()
         if cancelled is not None:
             raise cancelled
 
@@ -161,6 +166,7 @@ class Link:
             # A forked child that unwinds through this must not touch what its parent has open.
             if not self.is_inherited:
                 _links.discard(self)
+                self._breather.stop()
                 self._connection.stop()
                 self._session.wait_for_thread()
                 # Does something only after a thread that died, as it does with an event loop that is closed under it.

@@ -332,11 +332,15 @@ DELETE FROM edges INDEXED BY by_dependent WHERE task IN (SELECT value FROM json_
 
 INSERT_EDGES: Final = """
 INSERT INTO edges (dependency_id, task, open)
-SELECT wanted.value, json_extract(dependent.value, '$[0]'), EXISTS (
+WITH dependent (task, ids) AS MATERIALIZED (
+    SELECT json_extract(given.value, '$[0]'), json_extract(given.value, '$[1]') FROM json_each(?1) AS given
+)
+SELECT wanted.value, dependent.task, EXISTS (
     SELECT 1 FROM tasks AS dependency WHERE dependency.id = wanted.value AND dependency.status < 4
 )
-FROM json_each(?1) AS dependent CROSS JOIN json_each(dependent.value, '$[1]') AS wanted
+FROM dependent CROSS JOIN json_each(dependent.ids) AS wanted
 """
+"""Materialized, so that the text of a wide join is taken apart once and not for each of its edges."""
 
 OPEN_EDGES: Final = """
 UPDATE edges SET open = 1
