@@ -1,29 +1,37 @@
 """The reference storage: records in the process, found through ordered indexes.
 
-Every index is one sorted list of short tuples that end in the record's id, with what is searched for in front, so
-that a query is a range of it and a record costs no container of its own. Nothing sorts or copies a backlog: a claim
-reads the head of the eligible order, and when time moves only the tasks that cross the boundary between "not yet due"
-and "eligible" change places, in either direction.
+What has an order is found through sorted lists of short tuples that end in the record's id, what has a name through the
+ids under that name; a record costs no container of its own. Nothing sorts or copies a backlog: a claim reads the head
+of the eligible order, and when time moves only the tasks that cross the boundary between "not yet due" and "eligible"
+change places, in either direction.
+
+`apply` is one turn of the event loop however long its list is. So each index is brought up to date once a list and not
+once a record, and only where a record's place in it has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice, takewhile
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 from sortedcontainers import SortedList
 
-from durable_queue._core.ordering import ReadyKey, can_be_claimed, can_expire, order_key, ready_key
+from durable_queue._core.ordering import can_be_claimed, can_expire, is_eligible, order_key, ready_key
 from durable_queue.clock import check_instant
 from durable_queue.errors import TaskAlreadyExistsError, TaskNotFoundError
 from durable_queue.storage import Change, Delete, QueueStorage, ReadyHead, Save, check_limit
 from durable_queue.tasks import ACTIVE_STATUSES, DependencyFailurePolicy, StoredTask, TaskStatus
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+Replacements: TypeAlias = Sequence[tuple[StoredTask | None, StoredTask | None]]
+"""Stored records, each with what takes its place under the same id; None stands for nothing stored."""
 
 
 class MemoryQueueStorage(QueueStorage):
@@ -37,12 +45,12 @@ class MemoryQueueStorage(QueueStorage):
 
     def __init__(self) -> None:
         self._tasks: dict[str, StoredTask] = {}
-        self._by_status = _Index(lambda task: [(task.status.value, *order_key(task))])
-        self._by_key = _Index(_key_rows)
-        self._by_group = _Index(_group_rows)
-        self._by_dependency = _Index(_dependency_rows)
-        self._by_expiry = _Index(lambda task: [(task.expires_at, task.id)] if can_expire(task) else [])
-        self._sequences = _Index(lambda task: [task.sequence])
+        self._by_status = _Parts(lambda task: (task.status, order_key(task)))
+        self._by_key = _Names(_key_of)
+        self._by_group = _Names(_group_of)
+        self._by_dependency = _Names(attrgetter("depends_on"))
+        self._by_expiry = _Index(lambda task: (task.expires_at, task.id) if can_expire(task) else None)
+        self._sequences = _Index(attrgetter("sequence"))
         self._readiness = _Readiness(self._tasks)
         self._held = 0
         self._obstacles: dict[str, int] = {}
@@ -73,16 +81,11 @@ class MemoryQueueStorage(QueueStorage):
 
     async def delete(self, task_id: str) -> None:
         """Remove a record; a no-op when it is gone."""
-        self._remove(task_id)
+        self._replace({task_id: None})
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Carry out all changes in their order, or none."""
-        self._check(changes)
-        for change in changes:
-            if isinstance(change, Delete):
-                self._remove(change.task_id)
-            else:
-                self._put(change.task)
+        self._replace(self._outcome_of(changes))
 
     async def get_pending(self) -> list[StoredTask]:
         """Return every pending record, in order."""
@@ -93,7 +96,9 @@ class MemoryQueueStorage(QueueStorage):
     ) -> list[StoredTask]:
         """Return the records of one status, in order."""
         check_limit(limit)
-        rows = self._by_status.starting_with(status.value, after=() if after is None else order_key(after))
+        rows = self._by_status.rows.get(status, ())
+        if rows and after is not None:
+            rows = rows.irange(order_key(after), inclusive=(False, False))
         return self._records(islice(rows, limit))
 
     async def get_next_ready(self, now: datetime) -> StoredTask | None:
@@ -115,9 +120,7 @@ class MemoryQueueStorage(QueueStorage):
             tasks=tasks,
             is_all=len(tasks) < limit,
             until=self._readiness.next_scheduled(),
-            with_dependents={
-                task.id for task in tasks if next(self._by_dependency.starting_with(task.id), None)
-            },
+            with_dependents={task.id for task in tasks if task.id in self._by_dependency.rows},
         )
 
     async def get_next_wake_at(self) -> datetime | None:
@@ -135,18 +138,17 @@ class MemoryQueueStorage(QueueStorage):
 
     async def find_active_by_deduplication_key(self, key: str) -> StoredTask | None:
         """Return the first active record, in order, with this key."""
-        row = next(self._by_key.starting_with(key), None)
-        return None if row is None else self._tasks[row[-1]]
+        return min(self._named(self._by_key, key), key=order_key, default=None)
 
     async def get_waiting_dependents(self, task_id: str) -> list[StoredTask]:
         """Return the waiting records that depend on this id, in order."""
-        return self._records(self._by_dependency.starting_with(task_id, _WAITING))
+        return sorted(self._waiting_dependents(task_id), key=order_key)
 
     async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
         """Return the records of a group, in order, all or those of one status."""
-        if status is not None:
-            return self._records(self._by_group.starting_with(group, status.value))
-        return sorted(self._records(self._by_group.starting_with(group)), key=order_key)
+        statuses = TaskStatus if status is None else (status,)
+        members = (task for one in statuses for task in self._named(self._by_group, (group, one)))
+        return sorted(members, key=order_key)
 
     async def get_many(self, ids: Collection[str]) -> dict[str, StoredTask]:
         """Return the stored records among these ids, by id."""
@@ -154,8 +156,8 @@ class MemoryQueueStorage(QueueStorage):
 
     async def get_waiting_dependents_of(self, ids: Collection[str]) -> list[StoredTask]:
         """Return the waiting records that depend on any of these ids, each once, in order."""
-        found = {row[-1] for task_id in ids for row in self._by_dependency.starting_with(task_id, _WAITING)}
-        return sorted(self._records((task_id,) for task_id in found), key=order_key)
+        found = {task.id: task for task_id in ids for task in self._waiting_dependents(task_id)}
+        return sorted(found.values(), key=order_key)
 
     async def get_judgeable(self, ids: Collection[str]) -> list[StoredTask]:
         """Return exactly the waiting dependents of these ids whose verdict can fall now (S13.21)."""
@@ -164,8 +166,7 @@ class MemoryQueueStorage(QueueStorage):
         for task_id in finished:
             ended = self._tasks.get(task_id)
             blocks = ended is None or ended.status in _UNSUCCESSFUL
-            for row in self._by_dependency.starting_with(task_id, _WAITING):
-                task = self._tasks[row[-1]]
+            for task in self._waiting_dependents(task_id):
                 if task.id in found:
                     continue
                 runs_anyway = task.on_dependency_failure is DependencyFailurePolicy.RUN
@@ -175,7 +176,7 @@ class MemoryQueueStorage(QueueStorage):
 
     async def get_dependents(self, task_id: str) -> list[StoredTask]:
         """Return the records of any status that depend on this id, in order."""
-        return sorted(self._records(self._by_dependency.starting_with(task_id)), key=order_key)
+        return sorted(self._named(self._by_dependency, task_id), key=order_key)
 
     async def get_expired(self, now: datetime, limit: int) -> list[StoredTask]:
         """Return at most `limit` records that have not started and whose `expires_at` is not after `now`."""
@@ -190,7 +191,7 @@ class MemoryQueueStorage(QueueStorage):
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
         """Return how many records there are of each status."""
-        return {status: self._by_status.count(status.value) for status in TaskStatus}
+        return {status: len(self._by_status.rows.get(status, ())) for status in TaskStatus}
 
     async def count_held(self) -> int:
         """Return how many active records are held."""
@@ -199,50 +200,54 @@ class MemoryQueueStorage(QueueStorage):
     def _records(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredTask]:
         return [self._tasks[row[-1]] for row in rows]
 
-    def _check(self, changes: Sequence[Change]) -> None:
-        """Raise what the first change that cannot be carried out would raise, before anything is changed."""
-        seen: dict[str, StoredTask | None] = {}
+    def _named(self, index: _Names, name: Hashable) -> Iterable[StoredTask]:
+        return (self._tasks[task_id] for task_id in index.rows.get(name, ()))
+
+    def _waiting_dependents(self, task_id: str) -> Iterable[StoredTask]:
+        return (t for t in self._named(self._by_dependency, task_id) if t.status is TaskStatus.WAITING)
+
+    def _outcome_of(self, changes: Sequence[Change]) -> dict[str, StoredTask | None]:
+        """Return what these changes leave under each id, None for nothing; raise for the first that cannot be done."""
+        outcome: dict[str, StoredTask | None] = {}
         for change in changes:
             if isinstance(change, Delete):
-                seen[change.task_id] = None
+                outcome[change.task_id] = None
                 continue
             task = change.task
-            stored = seen[task.id] if task.id in seen else self._tasks.get(task.id)
+            stored = outcome[task.id] if task.id in outcome else self._tasks.get(task.id)
             if isinstance(change, Save):
                 if stored is not None and stored != task:
                     raise TaskAlreadyExistsError(task.id)
             elif stored is None:
                 raise TaskNotFoundError(task.id)
-            seen[task.id] = task
+            outcome[task.id] = task
+        return outcome
 
     def _put(self, task: StoredTask) -> None:
-        old = self._tasks.get(task.id)
-        self._reindex(old, task)
-        self._tasks[task.id] = task
-        if task.status is not TaskStatus.WAITING:
-            self._obstacles.pop(task.id, None)
+        self._replace({task.id: task})
 
-    def _remove(self, task_id: str) -> None:
-        old = self._tasks.get(task_id)
-        if old is not None:
-            self._reindex(old, None)
-            del self._tasks[task_id]
-            self._obstacles.pop(task_id, None)
-
-    def _reindex(self, old: StoredTask | None, new: StoredTask | None) -> None:
-        self._by_status.replace(old, new)
-        self._by_key.replace(old, new)
-        self._by_group.replace(old, new)
-        self._by_expiry.replace(old, new)
-        self._sequences.replace(old, new)
-        if (old is not None and old.depends_on) or (new is not None and new.depends_on):
-            self._by_dependency.replace(old, new)
-        if old is not None:
-            self._readiness.remove(old)
-            self._held -= old.held and old.status in ACTIVE_STATUSES
-        if new is not None:
-            self._readiness.add(new)
-            self._held += new.held and new.status in ACTIVE_STATUSES
+    def _replace(self, outcome: Mapping[str, StoredTask | None]) -> None:
+        """Put these records in the place of whatever is stored under their ids."""
+        pairs = [(self._tasks.get(task_id), task) for task_id, task in outcome.items()]
+        self._by_status.replace(pairs)
+        self._by_key.replace(pairs)
+        self._by_group.replace(pairs)
+        self._by_dependency.replace(pairs)
+        self._by_expiry.replace(pairs)
+        self._sequences.replace(pairs)
+        self._readiness.replace(pairs)
+        for old, new in pairs:
+            if old is not None and old.held:
+                self._held -= old.status in ACTIVE_STATUSES
+            if new is not None and new.held:
+                self._held += new.status in ACTIVE_STATUSES
+        for task_id, task in outcome.items():
+            if task is None:
+                self._tasks.pop(task_id, None)
+            else:
+                self._tasks[task_id] = task
+            if self._obstacles and (task is None or task.status is not TaskStatus.WAITING):
+                self._obstacles.pop(task_id, None)
 
     def _is_obstructed(self, task: StoredTask, finished: frozenset[str]) -> bool:
         """Whether a dependency other than the finished ones is active.
@@ -264,57 +269,125 @@ class MemoryQueueStorage(QueueStorage):
 
 
 _UNSUCCESSFUL = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
-_WAITING = "1"
-_NOT_WAITING = "2"
+_FEW = 8
 
 
-def _key_rows(task: StoredTask) -> list[tuple[Any, ...]]:
+def _key_of(task: StoredTask) -> tuple[str, ...]:
     key = task.deduplication_key
-    return [(key, *order_key(task))] if key is not None and task.status in ACTIVE_STATUSES else []
+    return () if key is None or task.status not in ACTIVE_STATUSES else (key,)
 
 
-def _group_rows(task: StoredTask) -> list[tuple[Any, ...]]:
-    return [] if task.group is None else [(task.group, task.status.value, *order_key(task))]
+def _group_of(task: StoredTask) -> tuple[tuple[str, TaskStatus], ...]:
+    return () if task.group is None else ((task.group, task.status),)
 
 
-def _dependency_rows(task: StoredTask) -> list[tuple[Any, ...]]:
-    waiting = _WAITING if task.status is TaskStatus.WAITING else _NOT_WAITING
-    rest = (waiting, *order_key(task))
-    return [(dependency, *rest) for dependency in task.depends_on]
+def _time_row(task: StoredTask) -> tuple[datetime, str] | None:
+    at = task.next_attempt_at
+    return None if at is None or not can_be_claimed(task) else (at, task.id)
+
+
+def _differences(row_of: Callable[[StoredTask], Any], pairs: Replacements) -> tuple[list[Any], list[Any]]:
+    """Return the rows that go and those that come; a row that stays where it is is in neither."""
+    gone, come = [], []
+    for old, new in pairs:
+        before = None if old is None else row_of(old)
+        after = None if new is None else row_of(new)
+        if before != after:
+            if before is not None:
+                gone.append(before)
+            if after is not None:
+                come.append(after)
+    return gone, come
+
+
+def _exchange(rows: SortedList, gone: Sequence[Any], come: Sequence[Any]) -> None:
+    """Take out rows that are in a list and put others in."""
+    if not gone and not come:
+        return
+    if len(gone) == len(rows):
+        rows.clear()
+    else:
+        for row in gone:
+            rows.remove(row)
+    rows.update(come)
+
+
+def _exchange_parts(parts: dict[Any, SortedList], gone: Sequence[Any], come: Sequence[Any]) -> None:
+    """Take rows, each given with its part, out of their lists and put others in; a list without rows goes."""
+    rows_of: dict[Any, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for part, row in gone:
+        rows_of[part][0].append(row)
+    for part, row in come:
+        rows_of[part][1].append(row)
+    for part, (out, into) in rows_of.items():
+        _exchange(parts[part], out, into)
+        if not parts[part]:
+            del parts[part]
 
 
 class _Index:
-    """A sorted list of the rows that a function makes of each record."""
+    """A sorted list of the rows that a function makes of the records, one or none of each."""
 
-    def __init__(self, rows_of: Callable[[StoredTask], list[Any]]) -> None:
-        self._rows_of = rows_of
+    def __init__(self, row_of: Callable[[StoredTask], Any]) -> None:
+        self._row_of = row_of
         self.rows = SortedList()
 
-    def replace(self, old: StoredTask | None, new: StoredTask | None) -> None:
-        """Change what stands here for one record; None stands for a record that is not stored."""
-        before = [] if old is None else self._rows_of(old)
-        after = [] if new is None else self._rows_of(new)
-        if before != after:
-            for row in before:
-                self.rows.remove(row)
-            for row in after:
-                self.rows.add(row)
-
-    def starting_with(self, *prefix: str, after: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows with this beginning, in order, those after a place when one is given."""
-        rows: Iterator[tuple[Any, ...]] = self.rows.irange(
-            (*prefix, *after), _end(prefix), inclusive=(False, False)
-        )
-        return rows
-
-    def count(self, *prefix: str) -> int:
-        """Return how many rows have this beginning."""
-        return int(self.rows.bisect_left(_end(prefix)) - self.rows.bisect_left(prefix))
+    def replace(self, pairs: Replacements) -> None:
+        """Change what stands here for some records."""
+        _exchange(self.rows, *_differences(self._row_of, pairs))
 
 
-def _end(prefix: tuple[str, ...]) -> tuple[str, ...]:
-    # No text lies between a text and the same with a NUL behind it.
-    return (*prefix[:-1], prefix[-1] + "\0")
+class _Parts:
+    """A sorted list for each part that a function puts records into; it gives the part and the row of a record."""
+
+    def __init__(self, row_of: Callable[[StoredTask], tuple[Any, Any]]) -> None:
+        self._row_of = row_of
+        self.rows: dict[Any, SortedList] = defaultdict(SortedList)
+
+    def replace(self, pairs: Replacements) -> None:
+        """Change what stands here for some records."""
+        _exchange_parts(self.rows, *_differences(self._row_of, pairs))
+
+
+class _Names:
+    """The ids of the records under each of the names that a function gives a record, each name once.
+
+    Most keys have one holder and most tasks few dependents, and a few ids take less room in a tuple.
+    """
+
+    def __init__(self, names_of: Callable[[StoredTask], Collection[Hashable]]) -> None:
+        self._names_of = names_of
+        self.rows: dict[Hashable, tuple[str, ...] | set[str]] = {}
+
+    def replace(self, pairs: Replacements) -> None:
+        """Change what stands here for some records."""
+        for old, new in pairs:
+            before = () if old is None else self._names_of(old)
+            after = () if new is None else self._names_of(new)
+            if before is after or before == after:
+                continue
+            if old is not None:
+                for name in before:
+                    self._take_out(name, old.id)
+            if new is not None:
+                for name in after:
+                    self._put_in(name, new.id)
+
+    def _put_in(self, name: Hashable, task_id: str) -> None:
+        found = self.rows.get(name, ())
+        if isinstance(found, set):
+            found.add(task_id)
+        else:
+            self.rows[name] = (*found, task_id) if len(found) < _FEW else {*found, task_id}
+
+    def _take_out(self, name: Hashable, task_id: str) -> None:
+        found = self.rows[name]
+        if isinstance(found, set):
+            found.remove(task_id)
+        else:
+            found = self.rows[name] = tuple(one for one in found if one != task_id)
+        if not found:
+            del self.rows[name]
 
 
 class _Readiness:
@@ -328,11 +401,11 @@ class _Readiness:
         self._tasks = tasks
         self._now = _BEGINNING
         self._eligible = SortedList()
-        self._eligible_by_type: dict[str, SortedList] = {}
+        self._eligible_by_type: dict[str, SortedList] = defaultdict(SortedList)
         self._due = SortedList()
         self._scheduled = SortedList()
 
-    def at(self, now: datetime, types: Collection[str] | None = None) -> Iterator[ReadyKey]:
+    def at(self, now: datetime, types: Collection[str] | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield the ready keys of the tasks, of all types or of some, that are eligible at an instant, in order."""
         self._move_to(check_instant(now, "now"))
         if types is None:
@@ -349,47 +422,29 @@ class _Readiness:
         """Return the earliest time after the last instant that was asked about."""
         return self._scheduled[0][0] if self._scheduled else None
 
-    def add(self, task: StoredTask) -> None:
-        """Take a task up; a no-op for one that cannot be claimed."""
-        if can_be_claimed(task):
-            at = task.next_attempt_at
-            if at is not None:
-                (self._due if at <= self._now else self._scheduled).add((at, task.id))
-            if at is None or at <= self._now:
-                self._admit(task)
+    def replace(self, pairs: Replacements) -> None:
+        """Let go of records and take up others; those that cannot be claimed have no place here."""
+        gone, come = _differences(_time_row, pairs)
+        _exchange(self._due, *([row for row in rows if row[0] <= self._now] for rows in (gone, come)))
+        _exchange(self._scheduled, *([row for row in rows if row[0] > self._now] for rows in (gone, come)))
+        self._exchange_eligible(*_differences(self._eligible_row, pairs))
 
-    def remove(self, task: StoredTask) -> None:
-        """Let go of a task that was taken up, or could not be."""
-        if can_be_claimed(task):
-            at = task.next_attempt_at
-            if at is not None:
-                (self._due if at <= self._now else self._scheduled).remove((at, task.id))
-            if at is None or at <= self._now:
-                self._dismiss(task)
+    def _eligible_row(self, task: StoredTask) -> tuple[str, Any] | None:
+        return (task.type, ready_key(task)) if is_eligible(task, self._now) else None
+
+    def _exchange_eligible(self, gone: Sequence[tuple[str, Any]], come: Sequence[tuple[str, Any]]) -> None:
+        _exchange(self._eligible, [key for _, key in gone], [key for _, key in come])
+        _exchange_parts(self._eligible_by_type, gone, come)
 
     def _move_to(self, now: datetime) -> None:
+        came = list(takewhile(lambda row: row[0] <= now, self._scheduled))
+        went = list(takewhile(lambda row: row[0] > now, reversed(self._due)))
         self._now = now
-        while self._scheduled and self._scheduled[0][0] <= now:
-            row = self._scheduled.pop(0)
-            self._due.add(row)
-            self._admit(self._tasks[row[1]])
-        while self._due and self._due[-1][0] > now:
-            row = self._due.pop()
-            self._scheduled.add(row)
-            self._dismiss(self._tasks[row[1]])
+        if came or went:
+            _exchange(self._scheduled, came, went)
+            _exchange(self._due, went, came)
+            self._exchange_eligible(self._keys_of(went), self._keys_of(came))
 
-    def _admit(self, task: StoredTask) -> None:
-        key = ready_key(task)
-        self._eligible.add(key)
-        same_type = self._eligible_by_type.get(task.type)
-        if same_type is None:
-            same_type = self._eligible_by_type[task.type] = SortedList()
-        same_type.add(key)
-
-    def _dismiss(self, task: StoredTask) -> None:
-        key = ready_key(task)
-        self._eligible.remove(key)
-        same_type = self._eligible_by_type[task.type]
-        same_type.remove(key)
-        if not same_type:
-            del self._eligible_by_type[task.type]
+    def _keys_of(self, rows: Iterable[tuple[datetime, str]]) -> list[tuple[str, Any]]:
+        tasks = (self._tasks[task_id] for _, task_id in rows)
+        return [(task.type, ready_key(task)) for task in tasks]
