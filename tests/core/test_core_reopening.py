@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ import attrs
 import pytest
 
 from durable_queue import RetryPolicy, StoredTask, TaskFailure, TaskNotFoundError, TaskStateError, TaskStatus
-from durable_queue._core.plan import Plan
+from durable_queue._core.plan import Decision, GetDependents, GetFacts, Plan, Request
 from durable_queue._core.reopening import reopen
 from tests.core.world import EARLIER, FAIL, NOW, RUN, World, record, stranded
 
@@ -50,6 +51,21 @@ def refused(world: World, task_id: str, *, dependents: bool = True) -> str:
         world.run(reopen(plan, task_id, retry_policy=None, dependents=dependents), plan)
     assert world.stored == before
     return str(caught.value)
+
+
+def counted(decision: Decision[str], facts: Counter[str], reads: Counter[type[Request]]) -> Decision[str]:
+    """Count how often each fact is asked for, and each kind of read, while a decision is made."""
+    answer: Any = None
+    while True:
+        try:
+            request = decision.send(answer)
+        except StopIteration as stop:
+            id_: str = stop.value
+            return id_
+        reads[type(request)] += 1
+        if isinstance(request, GetFacts):
+            facts.update(request.ids)
+        answer = yield request
 
 
 @pytest.mark.parametrize("status", TaskStatus)
@@ -200,3 +216,66 @@ def test_a_wide_or_deep_reopening_breathes() -> None:
     )
     retry(deep, "p")
     assert deep.breaths >= 100
+
+
+@pytest.mark.parametrize(
+    "shape", ["beside each other", "beside each other, and one more", "one behind the other"]
+)
+def test_a_join_of_many_branches_is_judged_when_it_is_met_and_when_all_are_back(shape: str) -> None:
+    """S13.9, S13.21: what is asked for grows with the edges, not with the edges of the join times its branches."""
+    many = 300
+    branches = [f"b{n}" for n in range(many)]
+    before = ["p", *branches] if shape == "one behind the other" else ["p"] * many
+    is_blocked = shape == "beside each other, and one more"
+    world = World(
+        failed("p"),
+        failed("q"),
+        *(fallen(name, dependency, cause="p") for dependency, name in zip(before, branches, strict=False)),
+        fallen("join", *branches, *(["q"] if is_blocked else []), cause="p"),
+    )
+    plan, facts, reads = Plan(NOW), Counter[str](), Counter[type[Request]]()
+    world.run(counted(reopen(plan, "p", retry_policy=None, dependents=True), facts, reads), plan)
+    world.write(plan)
+
+    assert world.statuses()["join"] == ("cancelled" if is_blocked else "waiting")
+    assert all(world.statuses()[name] == "waiting" for name in branches)
+    # The edges of the branches once, those of the join twice at most.
+    assert facts.total() <= many + 2 * (many + 1)
+    assert reads[GetDependents] == many + 1 + (not is_blocked)
+    assert world.longest_run <= 2 * 64 + 2
+
+
+@pytest.mark.parametrize(("joins", "width"), [(1, 3500), (20, 500)])
+def test_wide_joins_are_judged_in_slices(joins: int, width: int) -> None:
+    """S13.21: the loop has turns while tasks with thousands of dependencies are judged."""
+    others = [f"o{n}" for n in range(width)]
+    names = [f"join{n}" for n in range(joins)]
+    world, plan = World(failed("p"), *(fallen(name, "p", *others, cause="p") for name in names)), Plan(NOW)
+    world.stored.update({name: record(name, status=COMPLETED, attempts=1) for name in others})
+    facts, reads = Counter[str](), Counter[type[Request]]()
+    world.run(counted(reopen(plan, "p", retry_policy=None, dependents=True), facts, reads), plan)
+    world.write(plan)
+
+    assert all(world.statuses()[name] == "waiting" for name in names)
+    assert set(facts.values()) == {joins}
+    # One for the answer to each question for dependents, and one for every thousand edges.
+    assert world.breaths >= joins + 1 + joins * width // 1000
+
+
+def test_what_an_expired_holder_takes_with_it_does_not_let_a_join_come_back() -> None:
+    """S13.9, S13.13: a branch that has come back and is ended in the same step blocks the join again."""
+    world = World(
+        failed("p"),
+        record("h", status=TaskStatus.PENDING, deduplication_key="k", expires_at=EARLIER),
+        fallen("join", "p", "b", "c", cause="p"),
+        fallen("b", "p", "h", cause="p", sequence=1),
+        fallen("c", "p", cause="p", deduplication_key="k", sequence=2),
+    )
+    retry(world, "p")
+    assert world.statuses() == {
+        "p": "pending",
+        "h": "cancelled",
+        "b": "cancelled",
+        "c": "waiting",
+        "join": "cancelled",
+    }
