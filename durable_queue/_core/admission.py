@@ -83,10 +83,10 @@ def admit(
         TaskAlreadyExistsError: an id is taken.
         TaskNotFoundError: a dependency is neither a node nor stored.
     """
-    if len(drafts) == 1 and not _is_involved(drafts[0]) and not ids_may_repeat:
-        # Most calls: one task that nothing else has a say in.
-        record = _record(drafts[0], {}, created_at, updated_at, first_sequence)
-        return {drafts[0].name: _store(plan, record, {}).id}
+    if not ids_may_repeat and not any(map(_is_involved, drafts)):
+        # Most calls: tasks that nothing else has a say in.
+        yield from _store_free(plan, drafts, created_at, updated_at, first_sequence)
+        return {draft.name: draft.id for draft in drafts}
     id_of: dict[str, str] = {}
     kept: dict[str, Draft] = {}
     name_holding: dict[str, str] = {}
@@ -127,16 +127,8 @@ def admit(
             raise TaskNotFoundError(task_id, f"no task with id {task_id!r} is stored; nothing was enqueued")
 
     position = {draft.name: index for index, draft in enumerate(drafts)}
-    like: tuple[tuple[Any, ...], StoredTask] | None = None
     for index, name in enumerate(order, 1):
-        draft, sequence = kept[name], first_sequence + position[name]
-        shared = _shared_by(draft)
-        if like is not None and like[0] == shared:
-            # One of many tasks that were enqueued with the same options.
-            record = changed(like[1], id=draft.id, payload_text=draft.payload_text, sequence=sequence)
-        else:
-            record = _record(draft, id_of, created_at, updated_at, sequence)
-            like = None if draft.depends_on else (shared, record)
+        record = _record(kept[name], id_of, created_at, updated_at, first_sequence + position[name])
         record = _store(plan, record, facts)
         facts[record.id] = fact_of(record.id, record)
         if index % BREATHE_EVERY == 0:
@@ -146,6 +138,27 @@ def admit(
 
 def _is_involved(draft: Draft) -> bool:
     return draft.deduplication_key is not None or bool(draft.depends_on)
+
+
+def _store_free(
+    plan: Plan, drafts: Sequence[Draft], created_at: datetime, updated_at: datetime, first_sequence: int
+) -> Decision[None]:
+    """Store tasks without dependencies and keys."""
+    record: StoredTask | None = None
+    options: tuple[Any, ...] = ()
+    for index, draft in enumerate(drafts):
+        before, options = options, _shared_by(draft)
+        if record is not None and options == before:
+            # One of many that were enqueued with the same options.
+            record = changed(
+                record, id=draft.id, payload_text=draft.payload_text, sequence=first_sequence + index
+            )
+        else:
+            record = _record(draft, {}, created_at, updated_at, first_sequence + index)
+        _announce(plan, record)
+        plan.put(record, new=True)
+        if index % BREATHE_EVERY == BREATHE_EVERY - 1:
+            yield Breathe()
 
 
 def find_holder(plan: Plan, key: str) -> Decision[str | None]:
@@ -200,8 +213,12 @@ def _record(
     )
 
 
-def _store(plan: Plan, record: StoredTask, facts: dict[str, Fact]) -> StoredTask:
+def _announce(plan: Plan, record: StoredTask) -> None:
     plan.events.append(TaskEnqueued(task_id=record.id, task_type=record.type, at=plan.now))
+
+
+def _store(plan: Plan, record: StoredTask, facts: dict[str, Fact]) -> StoredTask:
+    _announce(plan, record)
     verdict = judge(record, facts) if record.depends_on else Free.RELEASE
     if isinstance(verdict, Blocked):
         return end_blocked(plan, record, verdict, new=True)

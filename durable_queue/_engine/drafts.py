@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from os import urandom
 from typing import Any, TypedDict
@@ -20,8 +20,9 @@ from durable_queue.tasks import DependencyFailurePolicy
 PRIORITY_BOUND = 2**31
 _MILLISECOND = timedelta(milliseconds=1)
 _48_BITS = 2**48 - 1
-_MARKED_BITS = 0xF << 76 | 0b11 << 62
 _MARKS = 7 << 76 | 0b10 << 62
+_RANDOM_BYTES = 10
+_RANDOM_BITS = (2**80 - 1) & ~(0xF << 76 | 0b11 << 62)
 
 
 class SharedOptions(TypedDict, total=False):
@@ -66,6 +67,7 @@ class Drafting:
     def __init__(self, registry: Registry, id_generator: Callable[[], str] | None, now: datetime) -> None:
         self._registry = registry
         self._id_generator = id_generator
+        self._ids = new_ids(now)
         self._now = now
         # Often all tasks of a call share one dict of options: it is checked once.
         self._options: dict[str, Any] | None = None
@@ -86,7 +88,7 @@ class Drafting:
             self._options = node.options
         return Draft(
             name=node.name,
-            id=new_id(self._now) if self._id_generator is None else _own_id(self._id_generator),
+            id=next(self._ids) if self._id_generator is None else _own_id(self._id_generator),
             type=task_type.name,
             payload_text=task_type.codec.encode(node.task),
             **({"retry_policy": task_type.retry_policy} | self._checked),
@@ -142,18 +144,24 @@ def known_options(options: Mapping[str, Any], allowed: type) -> dict[str, Any]:
     return dict(options)
 
 
-def new_id(now: datetime) -> str:
-    """Return a random id; ids are never used again, also not after a deletion.
+def new_ids(now: datetime) -> Iterator[str]:
+    """Yield random ids; ids are never used again, also not after a deletion.
 
-    It has the layout of a UUID of version 7: ids of one time are neighbours in the index of a storage, where wholly
+    They have the layout of a UUID of version 7: ids of one time are neighbours in the index of a storage, where wholly
     random ones would touch another page for each task.
 
     Args:
         now: the time by the queue's clock; it says nothing about the order of two ids.
     """
-    milliseconds = (now - EPOCH) // _MILLISECOND
-    number = (milliseconds & _48_BITS) << 80 | int.from_bytes(urandom(10), "big")
-    return f"{number & ~_MARKED_BITS | _MARKS:032x}"
+    start = ((now - EPOCH) // _MILLISECOND & _48_BITS) << 80 | _MARKS
+    count = 1
+    while True:
+        drawn = urandom(_RANDOM_BYTES * count)
+        for place in range(0, len(drawn), _RANDOM_BYTES):
+            number = int.from_bytes(drawn[place : place + _RANDOM_BYTES], "big")
+            yield f"{start | number & _RANDOM_BITS:032x}"
+        # Most calls want one; a long list is served by few draws.
+        count = 64
 
 
 def _optional_name(options: Mapping[str, Any], name: str) -> str | None:
