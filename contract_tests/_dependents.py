@@ -141,6 +141,18 @@ class DependentsArea(ContractBase):
             assert await storage.get_dependents("alone") == []
 
     @pytest.mark.asyncio
+    async def test_ids_of_dependents(self, open_storage: OpenStorage) -> None:
+        """C7.8: `get_dependent_ids` names each dependent of any of the ids once, whatever its status."""
+        async with open_storage() as storage:
+            tasks = [in_status(s, depends_on=("o", "p")) for s in EVERY_STATUS]
+            await fill(storage, *tasks, waiting("x", "q"), make_task("p"), make_task("alone"))
+
+            found = list(await storage.get_dependent_ids(["p", "o", "alone", "none"]))
+            assert sorted(found) == sorted(task.id for task in tasks)
+            assert list(await storage.get_dependent_ids({"q"})) == ["x"]
+            assert list(await storage.get_dependent_ids([])) == []
+
+    @pytest.mark.asyncio
     async def test_dependents_of_several(self, open_storage: OpenStorage) -> None:
         """C7.6: `get_waiting_dependents_of` returns each waiting dependent of any of the ids once, in order."""
         async with open_storage() as storage:

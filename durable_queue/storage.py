@@ -261,6 +261,14 @@ class QueueStorage(ABC):
                 found.extend(task for task in page if task_id in task.depends_on)
         return sorted(found, key=order_key)
 
+    async def get_dependent_ids(self, ids: Collection[str]) -> Collection[str]:
+        """Return the ids of the records of any status whose `depends_on` holds any of these ids, each once.
+
+        The queue asks when it does not need a record, or has read it already: a record with thousands of dependencies
+        is a dependent of each. Those that cannot be read may be among them. Default: from `get_dependents`.
+        """
+        return {task.id for task_id in ids for task in await self.get_dependents(task_id)}
+
     async def get_expired(self, now: datetime, limit: int) -> list[StoredTask]:  # noqa: ARG002  # for overrides
         """Return at most `limit` records whose time to start is over, earliest first. Default: none.
 

@@ -197,6 +197,16 @@ GET_DEPENDENTS: Final = _records(
     """,
 )
 
+GET_DEPENDENT_IDS: Final = """
+    SELECT task.id
+    FROM (
+        SELECT DISTINCT edge.task AS "row"
+        FROM json_each(?1) AS given
+        CROSS JOIN edges AS edge ON edge.dependency_id = given.value
+    ) AS dependent
+    CROSS JOIN tasks AS task ON task."row" = dependent."row"
+"""
+
 GET_WAITING_DEPENDENTS: Final = _records(
     """
     FROM (

@@ -231,6 +231,14 @@ class SqliteQueueStorage(QueueStorage):
         """Return the records of any status that depend on this id, in order."""
         return await self._records("get_dependents", sql.GET_DEPENDENTS, task_id)
 
+    async def get_dependent_ids(self, ids: Collection[str]) -> Collection[str]:
+        """Return the ids of the records of any status that depend on any of these ids, each once."""
+        wanted = _reading.as_json(frozenset(ids))
+        rows = await self._run(
+            "get_dependent_ids", lambda session: session.fetch(sql.GET_DEPENDENT_IDS, (wanted,))
+        )
+        return [row[0] for row in rows]
+
     async def get_expired(self, now: datetime, limit: int) -> list[StoredTask]:
         """Return at most `limit` records that have not started and whose `expires_at` is not after `now`."""
         check_limit(limit)

@@ -192,6 +192,14 @@ class GetDependents:
 
 
 @attrs.frozen
+class GetDependentsOf:
+    """Asks for the dependents of any of these ids, whatever their status, each once; some can be left out."""
+
+    ids: Collection[str]
+    without: Collection[str] = ()
+
+
+@attrs.frozen
 class GetGroup:
     """Asks for the tasks of a group, all or those of one status."""
 
@@ -253,6 +261,7 @@ Request: TypeAlias = (
     | GetJudgeable
     | GetWaitingDependents
     | GetDependents
+    | GetDependentsOf
     | GetGroup
     | GetPage
     | GetReady

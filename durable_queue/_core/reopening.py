@@ -9,7 +9,15 @@ import attrs
 from durable_queue._core import transitions
 from durable_queue._core.admission import find_holder
 from durable_queue._core.failures import is_dependency_failure
-from durable_queue._core.plan import BREATHE_EVERY, Breathe, Decision, GetDependents, GetFacts, Plan, get_task
+from durable_queue._core.plan import (
+    BREATHE_EVERY,
+    Breathe,
+    Decision,
+    GetDependentsOf,
+    GetFacts,
+    Plan,
+    get_task,
+)
 from durable_queue._core.settlement import EDGES_PER_SLICE, Blocked, Fact, Free, judge
 from durable_queue.errors import TaskNotFoundError, TaskStateError
 from durable_queue.retry import RetryPolicy
@@ -66,12 +74,12 @@ def _reopen_dependents(plan: Plan, task_id: str) -> Decision[None]:
     met: set[str] = set()
     joins: defaultdict[str, list[_Join]] = defaultdict(list)
     while reopened:
-        back = reopened.popleft()
-        dependents: list[StoredTask] = yield GetDependents(back)
+        back = [reopened.popleft() for _ in range(min(len(reopened), BREATHE_EVERY))]
+        dependents: list[StoredTask] = yield GetDependentsOf(back, without=met)
         yield Breathe()
-        fallen = [task for task in dependents if task.id not in met and _has_fallen(task)]
+        fallen = [task for task in dependents if _has_fallen(task)]
         met.update(task.id for task in dependents)
-        for join in joins.pop(back, ()):
+        for join in (join for id_ in back for join in joins.pop(id_, ())):
             join.blocking -= 1
             if join.blocking == 0:
                 fallen.append(join.task)

@@ -13,6 +13,7 @@ from durable_queue._core.plan import (
     Decision,
     FindHolder,
     GetDependents,
+    GetDependentsOf,
     GetExpired,
     GetFacts,
     GetGroup,
@@ -52,6 +53,7 @@ _OPERATIONS: dict[type, str] = {
     GetWaitingDependents: "get_waiting_dependents_of",
     FindHolder: "find_active_by_deduplication_key",
     GetDependents: "get_dependents",
+    GetDependentsOf: "get_dependent_ids",
     GetGroup: "get_by_group",
     GetPage: "get_by_status",
     GetExpired: "get_expired",
@@ -135,6 +137,8 @@ async def _answer(request: Request, plan: Plan, storage: QueueStorage, ahead: Re
             found = _overlaid(await storage.get_dependents(task_id), plan)
             found.update(plan.dependents_of([task_id]))
             return sorted(found.values(), key=order_key)
+        case GetDependentsOf(ids, without):
+            return await _get_dependents_of(ids, without, plan, storage)
         case GetGroup(group, status):
             stored = await storage.get_by_group(group, status=status)
             members = _overlaid(stored, plan)
@@ -187,6 +191,18 @@ async def _get_facts(ids: Collection[str], plan: Plan, storage: QueueStorage) ->
                 else await _fact_of_absent(task_id, storage)
             )
     return facts
+
+
+async def _get_dependents_of(
+    ids: Collection[str], without: Collection[str], plan: Plan, storage: QueueStorage
+) -> list[StoredTask]:
+    # By their ids first: a wide join is the dependent of many, and reading it costs by its width each time.
+    found = plan.dependents_of(ids)
+    stored = await storage.get_dependent_ids(ids)
+    unknown = iter([task_id for task_id in stored if not plan.knows(task_id) and task_id not in without])
+    while batch := list(islice(unknown, FACTS_AT_A_TIME)):
+        found.update(await storage.get_many(batch))
+    return sorted((task for task_id, task in found.items() if task_id not in without), key=order_key)
 
 
 async def _fact_of_absent(task_id: str, storage: QueueStorage) -> Fact:

@@ -202,6 +202,12 @@ class ReturnsReleasedDependents(Memory):
 
 
 @breaks("dependents")
+class NamesWaitingDependentsOnly(Memory):
+    async def get_dependent_ids(self, ids):
+        return [task.id for task in await self.get_waiting_dependents_of(ids)]
+
+
+@breaks("dependents")
 class FindsPartsOfIds(Memory):
     async def get_waiting_dependents(self, task_id):
         waiting = await self.get_by_status(TaskStatus.WAITING)

@@ -106,6 +106,9 @@ class World:
                 ]
             case asks.GetDependents(task_id):
                 return sorted((task for task in tasks if task_id in task.depends_on), key=in_order)
+            case asks.GetDependentsOf(ids, without):
+                found = [t for t in tasks if not set(ids).isdisjoint(t.depends_on) and t.id not in without]
+                return sorted(found, key=in_order)
             case asks.GetGroup(group, status):
                 members = [t for t in tasks if t.group == group and status in (None, t.status)]
                 return sorted(members, key=in_order)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from durable_queue import (
     DurableQueue,
     FakeQueueClock,
     QueueStorage,
+    StoredTask,
     TaskCancelled,
     TaskGraph,
     TaskStarted,
     TaskStatus,
 )
-from durable_queue.testing import collect_events
+from durable_queue.testing import FlakyStorage, collect_events
 from durable_queue_sqlite import SqliteQueueStorage
 from tests.queue.conftest import MakeQueue
 from tests.queue.graph_support import Script
@@ -103,6 +105,42 @@ async def test_a_chain_of_thousands_comes_back_without_recursion(
     counts = await queue.counts()
     assert (counts[TaskStatus.PENDING], counts[TaskStatus.WAITING]) == (1, depth - 1)
     assert turns.count >= depth
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("behind", [False, True], ids=["beside each other", "one behind the other"])
+async def test_a_join_of_many_branches_is_read_once_when_they_come_back(
+    make_queue: MakeQueue, storage: QueueStorage, behind: bool
+) -> None:
+    """S6.3, S13.21: what retry reads grows with the edges, not with those of the join times its branches."""
+    width = 300 if storage.atomic else 40
+    graph = TaskGraph()
+    graph.add(Work(0), name="root")
+    branches = [f"b{n}" for n in range(width)]
+    for n, name in enumerate(branches, 1):
+        graph.add(Work(n), name=name, depends_on=[f"b{n - 2}" if behind and n > 1 else "root"])
+    graph.add(Work(width + 1), name="join", depends_on=branches)
+    flaky = FlakyStorage(storage)
+    queue = make(make_queue, Script([0]), storage=flaky)
+    ids = await queue.enqueue_graph(graph)
+    await queue.start()
+    await queue.drain()
+    await queue.pause()
+    read: Counter[str] = Counter()
+    get_many = storage.get_many
+
+    async def counting(wanted: Collection[str]) -> dict[str, StoredTask]:
+        read.update(wanted)
+        return await get_many(wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "get_many", counting)
+        flaky.calls.clear()
+        await queue.retry(ids["root"], dependents=True)
+    assert (await queue.counts())[TaskStatus.WAITING] == width + 1
+    assert read[ids["join"]] == 1
+    assert flaky.calls["get_dependents"] == 0
+    assert flaky.calls["get_dependent_ids"] <= (width + 2 if behind else width // 64 + 3)
 
 
 @pytest.mark.asyncio
