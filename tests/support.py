@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import attrs
 
 from durable_queue import DurableQueue, MemoryQueueStorage, QueueStorage, StoredTask, TaskStatus
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -34,52 +39,63 @@ class Anything:
     value: Any = None
 
 
+async def _between_turns(method: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+    await asyncio.sleep(0)
+    answer = await method(*args, **options)
+    await asyncio.sleep(0)
+    return answer
+
+
 class ThirteenMethodStorage(QueueStorage):
-    """An adapter that implements the abstract methods and nothing else, over a memory storage."""
+    """An adapter that implements the abstract methods and nothing else, over a memory storage.
+
+    Like one that does I/O, it lets others have a turn before and after it has done its work: whatever can come
+    between two statements of the queue does.
+    """
 
     def __init__(self) -> None:
         self.inner = MemoryQueueStorage()
 
     async def save(self, task: StoredTask) -> None:
-        await self.inner.save(task)
+        await _between_turns(self.inner.save, task)
 
     async def get(self, task_id: str) -> StoredTask | None:
-        return await self.inner.get(task_id)
+        return await _between_turns(self.inner.get, task_id)
 
     async def update(self, task: StoredTask) -> None:
-        await self.inner.update(task)
+        await _between_turns(self.inner.update, task)
 
     async def delete(self, task_id: str) -> None:
-        await self.inner.delete(task_id)
+        await _between_turns(self.inner.delete, task_id)
 
     async def get_pending(self) -> list[StoredTask]:
-        return await self.inner.get_pending()
+        return await _between_turns(self.inner.get_pending)
 
     async def get_by_status(
         self, status: TaskStatus, *, limit: int | None = None, after: StoredTask | None = None
     ) -> list[StoredTask]:
-        return await self.inner.get_by_status(status, limit=limit, after=after)
+        return await _between_turns(self.inner.get_by_status, status, limit=limit, after=after)
 
     async def get_next_ready(self, now: datetime) -> StoredTask | None:
-        return await self.inner.get_next_ready(now)
+        return await _between_turns(self.inner.get_next_ready, now)
 
     async def get_next_wake_at(self) -> datetime | None:
-        return await self.inner.get_next_wake_at()
+        return await _between_turns(self.inner.get_next_wake_at)
 
     async def get_max_sequence(self) -> int:
-        return await self.inner.get_max_sequence()
+        return await _between_turns(self.inner.get_max_sequence)
 
     async def get_all(self) -> list[StoredTask]:
-        return await self.inner.get_all()
+        return await _between_turns(self.inner.get_all)
 
     async def find_active_by_deduplication_key(self, key: str) -> StoredTask | None:
-        return await self.inner.find_active_by_deduplication_key(key)
+        return await _between_turns(self.inner.find_active_by_deduplication_key, key)
 
     async def get_waiting_dependents(self, task_id: str) -> list[StoredTask]:
-        return await self.inner.get_waiting_dependents(task_id)
+        return await _between_turns(self.inner.get_waiting_dependents, task_id)
 
     async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
-        return await self.inner.get_by_group(group, status=status)
+        return await _between_turns(self.inner.get_by_group, group, status=status)
 
 
 async def assert_untouched(queue: DurableQueue) -> None:

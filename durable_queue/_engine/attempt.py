@@ -150,11 +150,15 @@ class Attempt:
         return self.task, self.outcome
 
     @property
+    def hands_off(self) -> bool:
+        """Whether it is handed off, or will be unless its handler raises."""
+        # Between the last line of the handler and the outcome lies a turn of the event loop.
+        return self.hand_off is not None and (self.outcome is None or isinstance(self.outcome, HandedOff))
+
+    @property
     def awaits_report(self) -> bool:
         """Whether a report would be an early one: the hand-off is made and its write has not begun."""
-        if self.is_being_written or self.hand_off is None:
-            return False
-        return self.is_running or isinstance(self.outcome, HandedOff)
+        return self.hands_off and not self.is_being_written
 
     def answer_early_report(self, *, written: bool) -> None:
         """Tell whoever has reported early what became of it.

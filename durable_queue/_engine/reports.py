@@ -66,9 +66,10 @@ class Reports:
                     lambda plan: self._decide(plan, task_id, reference, outcome_of), needs_consumer=True
                 )
             except HandOffError:
-                if attempt is None or not self._worker.holds(attempt) or not attempt.awaits_report:
+                if attempt is None or not self._worker.holds(attempt) or not attempt.hands_off:
                     raise
-                # The write of its hand-off was under way when the report came, and has failed: it is early after all.
+                # The write of its hand-off was under way when the report came, and has failed: it is early after all,
+                # or comes behind the next try.
 
     async def _keep(
         self, attempt: Attempt, reference: str, outcome_of: Callable[[StoredTask], Outcome], inside: bool
