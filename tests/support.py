@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import attrs
 
 from durable_queue import DurableQueue, MemoryQueueStorage, QueueStorage, StoredTask, TaskStatus
+from durable_queue.testing import FlakyStorage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,6 +97,15 @@ class ThirteenMethodStorage(QueueStorage):
 
     async def get_by_group(self, group: str, *, status: TaskStatus | None = None) -> list[StoredTask]:
         return await _between_turns(self.inner.get_by_group, group, status=status)
+
+
+class YieldingStorage(FlakyStorage):
+    """Passes every method on, and lets others have a turn before and after it, as a storage with I/O does."""
+
+    async def _call(
+        self, operation: str, method: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        return await _between_turns(super()._call, operation, method, *args, **options)
 
 
 async def assert_untouched(queue: DurableQueue) -> None:
